@@ -1,0 +1,3 @@
+"""Performance diagnosis of speculative decoding."""
+
+__version__ = "0.1.0"

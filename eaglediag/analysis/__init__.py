@@ -1,0 +1,1 @@
+"""Pure functions over captures: no I/O."""

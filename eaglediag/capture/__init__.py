@@ -1,0 +1,1 @@
+"""The capture file: typed, versioned, validated."""

@@ -1,0 +1,88 @@
+"""Reading and writing captures."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from eaglediag.capture.model import SCHEMA_VERSION, Capture
+from eaglediag.errors import CaptureError
+
+#: Far above any real capture (ten minutes on eight ranks stay under 5 MB): a file beyond it is not one.
+MAX_BYTES = 64 * 1024 * 1024
+
+
+def write(capture: Capture, path: Path) -> None:
+    """Write a capture so that the file is either whole or not there.
+
+    Raises CaptureError when the folder cannot be written or the disk is full.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise CaptureError(f"cannot write {path}: {error.strerror}", "choose another -o") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(capture.model_dump_json(exclude_none=True))
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes a private file; a capture is shared like any other output.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise CaptureError(f"cannot write {path}: {error.strerror}", "free some space or choose another -o") from error
+
+
+def read(path: Path) -> Capture:
+    """Read and validate a capture.
+
+    Raises CaptureError for anything that is not a whole, readable capture of a schema this version knows.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise CaptureError(
+                f"{path} is {size / 1e6:.0f} MB, more than a capture can be ({MAX_BYTES / 1e6:.0f} MB)",
+                "give the capture, not the raw steps or a log",
+            )
+        text = path.read_bytes()
+    except OSError as error:
+        raise CaptureError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    return parse(text, str(path))
+
+
+def parse(text: bytes, name: str) -> Capture:
+    """Validate a capture's bytes; `name` is what messages call it. Raises CaptureError."""
+    try:
+        document = json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        where = "it ends in the middle" if isinstance(error, json.JSONDecodeError) and error.pos >= len(text) - 1 else str(error)
+        raise CaptureError(f"{name} is not a capture: not valid JSON ({where})", "probe again, or give another file") from error
+    if not isinstance(document, dict) or "schema_version" not in document or "tool_version" not in document:
+        raise CaptureError(
+            f"{name} is JSON, but not an eaglediag capture",
+            "for logs, benchmark files and metrics use `eaglediag import`",
+        )
+    version = document["schema_version"]
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise CaptureError(
+            f"{name} has capture schema {version}, newer than this eaglediag reads ({SCHEMA_VERSION})", "upgrade eaglediag"
+        )
+    try:
+        return Capture.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CaptureError(f"{name} is not a valid capture: {place}: {first['msg']}", "probe again") from error
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")

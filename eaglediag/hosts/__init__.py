@@ -1,0 +1,1 @@
+"""Machines to probe: this one, one over SSH, a container on either."""

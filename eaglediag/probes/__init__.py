@@ -1,0 +1,1 @@
+"""Everything that observes: one module an instrument."""

@@ -1,0 +1,1 @@
+"""Renderers: each takes a result and returns or prints text, and opens no file."""
