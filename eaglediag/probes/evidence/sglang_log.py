@@ -8,7 +8,7 @@ A line that two writers tore or glued together yields what can be read of it, an
 |---|---|
 | DecodeLine | `Decode batch.` to 0.5.3, `Decode batch,` after; `accept rate` from 0.5.4; graph flag from 0.4.5 |
 | PrefillLine | the graph flag from 0.5.9 |
-| CaptureBegin, CaptureEnd | `Capture draft cuda graph begin.` to 0.5.12, `Capture draft decode CUDA graph begin. ..` after |
+| CaptureBegin | `Capture draft cuda graph begin.` to 0.5.12, `Capture draft decode CUDA graph begin. ..` after |
 | CaptureSizes | `Capture cuda graph bs [..]`, to 0.5.12 |
 | CaptureEnd.sizes | from 0.5.23 the target's sizes stand in the end line |
 | StartupTimings | from 0.5.20 |
