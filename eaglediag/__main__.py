@@ -1,0 +1,5 @@
+"""`python -m eaglediag`."""
+
+from eaglediag.cli import main
+
+main()

@@ -1,0 +1,174 @@
+"""The verdict in one sentence, with its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from eaglediag.analysis.breakeven import BreakEven
+from eaglediag.analysis.figures import estimate, faster_or_slower, number
+from eaglediag.analysis.measured import CYCLE_PARTS, Arm
+from eaglediag.capture.model import Denial, Phase
+
+if TYPE_CHECKING:
+    from eaglediag.analysis.comparison import ArmDenial, Load, Row
+
+PHASE_NAMES: dict[Phase, str] = {
+    "decode": "decode",
+    "verify": "verify",
+    "draft": "draft",
+    "draft_extend": "draft-extend",
+    "extend": "prefill",
+    "idle": "idle",
+}
+
+
+def headline(base: Arm, other: Arm, rows: Sequence[Row], loads: Sequence[Load], denials: Sequence[ArmDenial]) -> str:
+    """What happened at the smallest batch size and why; then where other batch sizes disagree."""
+    what = _subject(base, other)
+    if not rows:
+        return _headline_of_loads(what, loads)
+    first = rows[0]
+    sentence = f"{what} {_compared(first)} at batch {first.batch_size}{_cause(base, other, first, denials)}"
+    others = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome != "inconclusive"]
+    if others:
+        sentence += "; but " + ", ".join(f"at batch {row.batch_size} it {_compared(row)}" for row in others[:3])
+    return sentence + "."
+
+
+def condition(denial: Denial) -> str:
+    """The condition that denied a graph, with its values and its place, on one line."""
+    if not denial.frames:
+        return denial.reason or f"{denial.gate} said no; why is not known"
+    leaf = denial.frames[-1]
+    shown = f" with {leaf.shown}" if leaf.shown and leaf.shown != leaf.text else ""
+    return f"`{leaf.text}`{shown} ({leaf.file.rsplit('/', 1)[-1]}:{leaf.line})"
+
+
+def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
+    """The verdict of a break-even question in one sentence."""
+    at = f" at {where}" if where else ""
+    least = "at least " if answer.missing else ""
+    needs = f"break-even needs an accept length of {least}{number(answer.break_even_accept_length)}"
+    reached = "" if answer.accept_length is None else f"{number(answer.accept_length)} is reached"
+    match answer.verdict:
+        case "impossible":
+            return (
+                f"No accept length can win{at}: {needs}, and {answer.max_accept_length} is the most that this many "
+                "drafted tokens can give."
+            )
+        case "inconsistent":
+            return (
+                f"The figures are inconsistent{at}: a break-even of {number(answer.break_even_accept_length)} says "
+                "that a whole cycle takes less time than one plain decode step."
+            )
+        case "win":
+            if answer.missing and answer.headroom_ms is not None:
+                return (
+                    f"Speculation wins{at} only while {_listed(answer.missing)} take less than "
+                    f"{number(answer.headroom_ms)} ms together: {needs}, {reached}."
+                )
+            return f"Speculation wins{at}: {needs}, {reached}."
+        case "lose":
+            return f"Speculation loses{at}: {needs}, {reached}."
+        case "break_even":
+            return f"Speculation breaks even{at}, as far as the figures can tell: {needs}, {reached}."
+        case _:
+            return f"{needs[0].upper()}{needs[1:]}{at}; no accept length was given."
+
+
+def missing_sentence(answer: BreakEven) -> str:
+    """What the break-even leaves out, or nothing."""
+    if not answer.missing:
+        return ""
+    whose = _listed([f"{name}'s" for name in answer.missing])
+    verb = "is" if len(answer.missing) == 1 else "are"
+    return f"{whose[0].upper()}{whose[1:]} time {verb} not in this: at least {number(answer.break_even_accept_length)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    listed = [f"the {name}" for name in names]
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def _subject(base: Arm, other: Arm) -> str:
+    subject = other.name if base.speculative == other.speculative else other.label
+    return subject[0].upper() + subject[1:]
+
+
+def _compared(row: Row | Load) -> str:
+    match row.outcome:
+        case "equal":
+            return f"is as fast ({100 * (row.speedup.value - 1):+.1f} %)"
+        case "inconclusive" if row.speedup.interval is None:
+            return f"seems {faster_or_slower(row.speedup)} (inconclusive: too little data for an interval)"
+        case "inconclusive":
+            low, high = row.speedup.interval or (0.0, 0.0)
+            return f"cannot be told from the other arm (speed-up {number(low)} to {number(high)}, inconclusive)"
+        case _:
+            return f"is {faster_or_slower(row.speedup)}"
+
+
+def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial]) -> str:
+    if row.break_even_length is None:
+        return _cause_of_change(row)
+    accepted = row.candidate.accept_length
+    if accepted is None:
+        return f": a cycle costs {estimate(row.break_even_length)} decode steps; how many tokens it emits is not known"
+    cause = (
+        f" because a cycle costs {estimate(row.break_even_length)} decode steps and emits {estimate(accepted)} tokens"
+    )
+    if row.break_even and row.break_even.verdict == "impossible":
+        cause += f", and can never emit more than {row.break_even.max_accept_length}"
+    if row.outcome not in ("worse", "inconclusive") or not row.candidate.parts:
+        return cause
+    phase = max(CYCLE_PARTS, key=lambda part: row.candidate.parts.get(part, 0.0))
+    spent, gap = row.candidate.parts.get(phase, 0.0), row.candidate.gap_ms or 0.0
+    if gap > spent:
+        return cause + f"; the host gap alone takes {number(gap)} of its {estimate(row.candidate.period)} ms"
+    cause += f"; {PHASE_NAMES[phase]} alone takes {number(spent)} of its {estimate(row.candidate.period)} ms"
+    return cause + _eager(base, other, row, phase, denials)
+
+
+def _eager(base: Arm, other: Arm, row: Row, phase: Phase, denials: Sequence[ArmDenial]) -> str:
+    share = row.candidate.graph_share.get(phase)
+    if share is None or share > 0.5:
+        return ""
+    plain = row.baseline.graph_share.get("decode")
+    contrast = ", as decode does" if plain is not None and plain <= 0.5 else ""
+    for one in denials:
+        fits = one.denial.batch_size in (None, row.batch_size) and one.denial.phase == phase and one.denial.decides
+        if one.arm == other.name and fits:
+            return f" and runs without a graph{contrast}: {condition(one.denial)}"
+    return f" and runs without a graph{contrast}"
+
+
+def _cause_of_change(row: Row) -> str:
+    old, new = row.baseline, row.candidate
+    cause = (
+        f": a {'cycle' if new.kind == 'cycle' else 'step'} takes {estimate(new.period)} ms, not {estimate(old.period)}"
+    )
+    if old.accept_length and new.accept_length:
+        cause += f", and emits {estimate(new.accept_length)} tokens, not {estimate(old.accept_length)}"
+    changes = {phase: new.parts[phase] - old.parts.get(phase, 0.0) for phase in new.parts}
+    if changes:
+        phase = max(changes, key=lambda part: abs(changes[part]))
+        cause += f"; {PHASE_NAMES[phase]} changed most ({changes[phase]:+.2f} ms)"
+    return cause
+
+
+def _headline_of_loads(what: str, loads: Sequence[Load]) -> str:
+    first = loads[0]
+    sentence = f"{what} {_compared(first)} at concurrency {first.concurrency}"
+    if first.break_even:
+        sentence += (
+            f": {number(first.baseline.throughput)} tokens/s became {number(first.candidate.throughput)}; at an accept "
+            f"length of {number(first.break_even.accept_length)} that is a cycle of "
+            f"{number(first.break_even.break_even_accept_length)} decode steps"
+        )
+    others = [load for load in loads[1:] if load.outcome != first.outcome and load.outcome != "inconclusive"]
+    if others:
+        sentence += "; but " + ", ".join(
+            f"at concurrency {load.concurrency} it {_compared(load)}" for load in others[:3]
+        )
+    return sentence + "."

@@ -1,0 +1,46 @@
+"""The application: its commands in one table, and the options that all of them share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from eaglediag import __version__
+from eaglediag.cli.lazy import Command, lazy_group
+
+COMMANDS = {
+    "compare": Command("compare:compare", "Say which of two captures is faster, by how much, and why."),
+    "breakeven": Command("breakeven:breakeven", "Give the accept length at which speculation starts to pay."),
+}
+
+app = typer.Typer(
+    name="eaglediag",
+    cls=lazy_group(COMMANDS),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"eaglediag {__version__}")
+        raise typer.Exit
+
+
+EXIT_CODES = (
+    "Exit codes: 0 pass; 1 a gate of `check` failed; 2 usage or unreadable input; 3 inconclusive or not comparable; "
+    "4 host unreachable or login refused; 5 instrumentation refused or ranks missing; 99 interrupted."
+)
+
+
+@app.callback(epilog=EXIT_CODES)
+def eaglediag(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Say why speculative decoding makes an SGLang server faster or slower, and what would have to change."""

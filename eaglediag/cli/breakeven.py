@@ -1,0 +1,134 @@
+"""`eaglediag breakeven`: the accept length at which speculation starts to pay, from captures or from bare numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from eaglediag.analysis.breakeven import BreakEven
+
+TIMES = "From times at one batch size"
+THROUGHPUTS = "From throughputs under one load"
+
+
+def breakeven(
+    capture: Annotated[Path | None, typer.Argument(help="The capture with speculation.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="The capture without speculation.")] = None,
+    decode_ms: Annotated[
+        float | None, typer.Option(help="One plain decode step, in ms.", rich_help_panel=TIMES)
+    ] = None,
+    verify_ms: Annotated[float | None, typer.Option(help="One verify pass, in ms.", rich_help_panel=TIMES)] = None,
+    draft_ms: Annotated[
+        float | None, typer.Option(help="All draft steps of a cycle, in ms.", rich_help_panel=TIMES)
+    ] = None,
+    extend_ms: Annotated[
+        float | None, typer.Option(help="The draft-extend of a cycle, in ms.", rich_help_panel=TIMES)
+    ] = None,
+    host_ms: Annotated[
+        float | None, typer.Option(help="The host gap of a cycle, in ms.", rich_help_panel=TIMES)
+    ] = None,
+    base_throughput: Annotated[
+        float | None, typer.Option(help="Tokens/s without speculation.", rich_help_panel=THROUGHPUTS)
+    ] = None,
+    spec_throughput: Annotated[
+        float | None, typer.Option(help="Tokens/s with speculation.", rich_help_panel=THROUGHPUTS)
+    ] = None,
+    accept_length: Annotated[
+        float | None, typer.Option(help="Tokens emitted per verify pass, the bonus token included.")
+    ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(help="Length of the drafted chain; at most one token more comes out of a cycle.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Give the accept length at which speculation starts to pay.
+
+    From captures: eaglediag breakeven eagle.json --baseline baseline.json
+
+    From bare numbers: eaglediag breakeven --decode-ms 12 --verify-ms 29 --accept-length 2.0 --draft-tokens 2
+    """
+    from eaglediag.errors import UsageError
+
+    times = {"--decode-ms": decode_ms, "--verify-ms": verify_ms}
+    more_times = {"--draft-ms": draft_ms, "--extend-ms": extend_ms, "--host-ms": host_ms}
+    throughputs = {"--base-throughput": base_throughput, "--spec-throughput": spec_throughput}
+    captures = {"the capture": capture, "--baseline": baseline}
+    given = [
+        group
+        for group, options in (
+            ("times", {**times, **more_times}),
+            ("throughputs", throughputs),
+            ("captures", captures),
+        )
+        if any(value is not None for value in options.values())
+    ]
+    if len(given) != 1:
+        asked = " and ".join(given) if given else "nothing"
+        raise UsageError(
+            f"{asked} given",
+            "give one: a capture with --baseline; --decode-ms and --verify-ms; --base-throughput and --spec-throughput",
+        )
+    if capture is not None and baseline is not None:
+        if accept_length is not None or draft_tokens is not None:
+            raise UsageError("captures know their accept length and drafted tokens", "leave these options out")
+        _from_captures(baseline, capture, as_json)
+        return
+
+    from eaglediag.analysis import breakeven as arithmetic
+
+    if decode_ms is not None and verify_ms is not None:
+        cycle = arithmetic.CycleTime(verify_ms, draft_ms, extend_ms, host_ms)
+        answer = arithmetic.from_times(decode_ms, cycle, accept_length=accept_length, draft_tokens=draft_tokens)
+    elif base_throughput is not None and spec_throughput is not None and accept_length is not None:
+        answer = arithmetic.from_throughputs(
+            base_throughput, spec_throughput, accept_length=accept_length, draft_tokens=draft_tokens
+        )
+    else:
+        needed: dict[str, object] = dict(captures)
+        if given == ["times"]:
+            needed = dict(times)
+        elif given == ["throughputs"]:
+            needed = {**throughputs, "--accept-length": accept_length}
+        lacking = [name for name, value in needed.items() if value is None]
+        raise UsageError(f"{' and '.join(lacking)} not given", f"{given[0]} need {', '.join(needed)}")
+    _show(answer, as_json)
+
+
+def _show(answer: BreakEven, as_json: bool) -> None:
+    if as_json:
+        from eaglediag.reports import results_json
+
+        results_json.write(results_json.break_even(answer), sys.stdout)
+    else:
+        from eaglediag.reports import terminal
+
+        terminal.render(answer, terminal.console())
+    if answer.verdict == "inconsistent":
+        raise typer.Exit(3)
+
+
+def _from_captures(baseline: Path, capture: Path, as_json: bool) -> None:
+    from eaglediag.analysis.comparison import compare
+    from eaglediag.capture import store
+    from eaglediag.errors import NotComparable
+
+    result = compare(store.read(baseline), store.read(capture))
+    if result.main.break_even is None:
+        raise NotComparable(
+            f"there is no break-even between {result.baseline.name} and {result.candidate.name}",
+            "give one capture with speculation, its accept length known, and one without",
+        )
+    if as_json:
+        from eaglediag.reports import results_json
+
+        results_json.write(results_json.break_even_by_batch(result), sys.stdout)
+    else:
+        from eaglediag.reports import terminal
+
+        terminal.render_break_even(result, terminal.console())
+    if result.outcome in ("inconclusive", "not_comparable") or result.main.break_even.verdict == "inconsistent":
+        raise typer.Exit(3)

@@ -1,0 +1,61 @@
+"""`eaglediag compare`: two captures, the verdict first."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from eaglediag.analysis.comparison import Comparison
+
+
+def compare(
+    baseline: Annotated[
+        Path, typer.Argument(metavar="BASELINE", help="The capture without speculation (or the older of two alike).")
+    ],
+    candidate: Annotated[
+        Path, typer.Argument(metavar="CANDIDATE", help="The capture with speculation (or the newer of two alike).")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    markdown: Annotated[
+        str | None,
+        typer.Option("--markdown", metavar="FILE", help="Write the report as markdown too; - for standard output."),
+    ] = None,
+) -> None:
+    """Say which of two captures is faster, by how much, and why.
+
+    Ends with 0 when they could be compared, whatever came out, and with 3 when the data support no verdict.
+    """
+    from eaglediag.analysis.comparison import compare as compared
+    from eaglediag.capture import store
+
+    result = compared(store.read(baseline), store.read(candidate))
+    if as_json:
+        from eaglediag.reports import results_json
+
+        results_json.write(results_json.comparison(result), sys.stdout)
+    elif markdown != "-":
+        from eaglediag.reports import terminal
+
+        terminal.render(result, terminal.console())
+    if markdown is not None:
+        _write_markdown(result, markdown)
+    if result.outcome in ("inconclusive", "not_comparable"):
+        raise typer.Exit(3)
+
+
+def _write_markdown(result: Comparison, where: str) -> None:
+    from eaglediag.errors import UsageError
+    from eaglediag.reports import markdown
+
+    if where == "-":
+        markdown.render(result, sys.stdout)
+        return
+    try:
+        with open(where, "w", encoding="utf-8") as out:
+            markdown.render(result, out)
+    except OSError as error:
+        raise UsageError(f"cannot write {where}: {error.strerror}", "choose another --markdown") from error

@@ -1,0 +1,36 @@
+"""Reports in markdown, for a job summary or an issue."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from eaglediag.analysis.comparison import Comparison
+from eaglediag.reports import tables
+from eaglediag.reports.untrusted import markdown
+
+
+def render(result: Comparison, out: TextIO) -> None:
+    """Write a comparison: the verdict, its tables, denials and caveats. Everything from the captures is escaped."""
+    out.write(f"**{markdown(result.headline)}**\n")
+    for table in tables.tables(result):
+        out.write(f"\n### {table.title}\n\n")
+        out.write(table_text(table))
+    for title, lines in (
+        ("Why there was no graph", tables.denials(result)),
+        ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
+        (
+            "Before you trust this",
+            [f"{what}; {advice}" if advice else what for what, advice in tables.problems(result)],
+        ),
+    ):
+        if lines:
+            out.write(f"\n### {title}\n\n")
+            out.writelines(f"- {markdown(line)}\n" for line in lines)
+
+
+def table_text(table: tables.Table) -> str:
+    """One table, numbers to the right."""
+    lines = [table.headers, *table.rows]
+    text = [f"| {' | '.join(markdown(cell) for cell in line)} |\n" for line in lines]
+    text.insert(1, f"|{'---:|' * len(table.headers)}\n")
+    return "".join(text)

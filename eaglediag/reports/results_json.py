@@ -1,0 +1,154 @@
+"""Results as JSON: figures as numbers, intervals as `[low, high]`, what is not known as null."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TextIO
+
+from eaglediag.analysis.breakeven import BreakEven, Interval
+from eaglediag.analysis.comparison import Comparison, Load, Row
+from eaglediag.analysis.measured import Arm, BatchCost
+from eaglediag.analysis.sentences import breakeven_sentence, condition
+from eaglediag.analysis.statistics import Estimate
+
+Json = dict[str, object]
+
+
+def write(document: Mapping[str, object], out: TextIO) -> None:
+    """Write one JSON document and a newline."""
+    json.dump(document, out, indent=2, allow_nan=False, ensure_ascii=False)
+    out.write("\n")
+
+
+def break_even(answer: BreakEven) -> Json:
+    """A break-even answer. `missing` lists the parts of the cycle that were not given."""
+    return {
+        "break_even_accept_length": answer.break_even_accept_length,
+        "break_even_is_lower_bound": bool(answer.missing),
+        "break_even_interval": _interval(answer.break_even_interval),
+        "speedup": answer.speedup,
+        "speedup_interval": _interval(answer.speedup_interval),
+        "verdict": answer.verdict,
+        "summary": breakeven_sentence(answer),
+        "max_accept_length": answer.max_accept_length,
+        "accept_length": answer.accept_length,
+        "accept_length_interval": _interval(answer.accept_length_interval),
+        "required_acceptance_rate": answer.required_acceptance_rate,
+        "acceptance_rate": answer.acceptance_rate,
+        "step_ms": answer.step_ms,
+        "cycle_ms": answer.cycle_ms,
+        "headroom_ms": answer.headroom_ms,
+        "missing": list(answer.missing),
+    }
+
+
+def break_even_by_batch(result: Comparison) -> Json:
+    """The break-even of two captures: the headline's batch size on top, every measured one under `by_batch_size`."""
+    document: Json = {}
+    if (answer := result.main.break_even) is not None:
+        document = break_even(answer)
+    if isinstance(result.main, Row):
+        document["batch_size"] = result.main.batch_size
+    else:
+        document["concurrency"] = result.main.concurrency
+    rows = [{"batch_size": row.batch_size, **break_even(row.break_even)} for row in result.rows if row.break_even]
+    loads = [
+        {"concurrency": load.concurrency, **break_even(load.break_even)} for load in result.loads if load.break_even
+    ]
+    return {**document, "by_batch_size": rows, "by_concurrency": loads}
+
+
+def comparison(result: Comparison) -> Json:
+    """A comparison, whole."""
+    return {
+        "outcome": result.outcome,
+        "headline": result.headline,
+        "baseline": _arm(result.baseline),
+        "candidate": _arm(result.candidate),
+        "by_batch_size": [_row(row) for row in result.rows],
+        "by_concurrency": [_load(load) for load in result.loads],
+        "skipped": [{"batch_size": one.batch_size, "why": one.why} for one in result.skipped],
+        "denials": [
+            {
+                "arm": one.arm,
+                "phase": one.denial.phase,
+                "batch_size": one.denial.batch_size,
+                "gate": one.denial.gate,
+                "condition": condition(one.denial),
+                "explained": one.denial.explained,
+                "decides": one.denial.decides,
+                "counts": {str(rank): count for rank, count in one.denial.counts.items()},
+                "frames": [frame.model_dump() for frame in one.denial.frames],
+            }
+            for one in result.denials
+        ],
+        "problems": [
+            {
+                "arm": one.arm or None,
+                "code": one.problem.code,
+                "message": one.problem.message,
+                "advice": one.problem.advice,
+            }
+            for one in result.problems
+        ],
+    }
+
+
+def _arm(arm: Arm) -> Json:
+    return {"name": arm.name, "label": arm.label, "speculative": arm.speculative, "graph_share": dict(arm.graph_share)}
+
+
+def _row(row: Row) -> Json:
+    return {
+        "batch_size": row.batch_size,
+        "outcome": row.outcome,
+        "baseline": _batch(row.baseline),
+        "candidate": _batch(row.candidate),
+        "break_even": break_even(row.break_even) if row.break_even else None,
+        "speedup": _estimate(row.speedup),
+        "speedup_seen": _estimate(row.seen),
+        "reconciliation": row.reconciliation,
+        "excess_ms": row.excess_ms,
+    }
+
+
+def _load(load: Load) -> Json:
+    return {
+        "concurrency": load.concurrency,
+        "outcome": load.outcome,
+        "baseline_throughput": load.baseline.throughput,
+        "candidate_throughput": load.candidate.throughput,
+        "requests": [load.baseline.requests, load.candidate.requests],
+        "speedup": _estimate(load.speedup),
+        "break_even": break_even(load.break_even) if load.break_even else None,
+    }
+
+
+def _batch(cost: BatchCost) -> Json:
+    return {
+        "kind": cost.kind,
+        "steps": cost.steps,
+        "period_ms": _estimate(cost.period),
+        "parts_ms": dict(cost.parts),
+        "gap_ms": cost.gap_ms,
+        "graph_share": dict(cost.graph_share),
+        "accept_length": _estimate(cost.accept_length),
+        "accept_histogram": list(cost.histogram),
+        "windows": list(cost.windows),
+    }
+
+
+def _estimate(value: Estimate | None) -> Json | None:
+    if value is None:
+        return None
+    return {
+        "value": value.value,
+        "interval": _interval(value.interval),
+        "blocks": value.blocks,
+        "effective_n": value.effective_n,
+    }
+
+
+def _interval(interval: Interval | None) -> list[float] | None:
+    return list(interval) if interval else None

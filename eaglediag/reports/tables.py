@@ -1,0 +1,217 @@
+"""What a comparison's reports show, as plain tables and lines; terminal and markdown only lay them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eaglediag.analysis.breakeven import Interval
+from eaglediag.analysis.comparison import Comparison, Load, Row
+from eaglediag.analysis.figures import estimate, interval, number, percent
+from eaglediag.analysis.sentences import PHASE_NAMES, condition
+from eaglediag.analysis.statistics import Estimate
+from eaglediag.capture.model import Phase
+
+OUTCOMES = {
+    "better": "better",
+    "worse": "worse",
+    "equal": "equal",
+    "inconclusive": "inconclusive",
+    "not_comparable": "not comparable",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text, every header with its unit. `[low, high]` in a cell is a 95 % interval."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """The tables of a comparison, leaving out those that would be empty."""
+    shown = [_cost(comparison), _break_even(comparison), _loads(comparison), _graphs(comparison)]
+    return [table for table in shown if table.rows]
+
+
+def break_evens(comparison: Comparison) -> Table:
+    """Break-even against what is reached, by batch size; by concurrency when steps were not measured."""
+    rows: tuple[Row, ...] | tuple[Load, ...] = comparison.rows or comparison.loads
+    judged = [(row, row.break_even) for row in rows if row.break_even is not None]
+    return Table(
+        "Break-even",
+        (
+            "batch" if comparison.rows else "concurrency",
+            "break-even, tokens",
+            "reached, tokens",
+            "most possible, tokens",
+            "rate needed, %",
+            "rate reached, %",
+            "speed-up, ×",
+            "room, ms per cycle",
+        ),
+        tuple(
+            (
+                str(row.batch_size if isinstance(row, Row) else row.concurrency),
+                _bounded(answer.break_even_accept_length, answer.break_even_interval),
+                _bounded(answer.accept_length, answer.accept_length_interval),
+                str(answer.max_accept_length or "–"),
+                _rate(answer.required_acceptance_rate),
+                _rate(answer.acceptance_rate),
+                interval(row.speedup),
+                number(answer.headroom_ms),
+            )
+            for row, answer in judged
+        ),
+    )
+
+
+def denials(comparison: Comparison) -> list[str]:
+    """One line for each condition that denied a graph, most frequent first in each arm."""
+    lines = []
+    for one in comparison.denials:
+        total = sum(one.denial.counts.values())
+        ranks = f" on {len(one.denial.counts)} ranks" if len(one.denial.counts) > 1 else ""
+        batch = "" if one.denial.batch_size is None else f" at batch {one.denial.batch_size}"
+        aside = "" if one.denial.decides else " (eager already, by another gate)"
+        lines.append(
+            f"{one.arm}: {PHASE_NAMES[one.denial.phase]}{batch}, {total} times{ranks}: {condition(one.denial)}{aside}"
+        )
+    return lines
+
+
+def problems(comparison: Comparison) -> list[tuple[str, str]]:
+    """(what, what to do) for everything that weakens the comparison."""
+    return [
+        (f"{one.arm}: {one.problem.message}" if one.arm else one.problem.message, one.problem.advice)
+        for one in comparison.problems
+    ]
+
+
+def _cost(comparison: Comparison) -> Table:
+    plain = not comparison.baseline.speculative
+    parts: tuple[Phase, ...] = ("draft", "verify", "draft_extend") if comparison.candidate.speculative else ("decode",)
+    base, other = ("decode step", "cycle") if plain and comparison.candidate.speculative else _names(comparison)
+    headers = (
+        "batch",
+        "steps",
+        f"{base}, ms",
+        f"{other}, ms",
+        *(f"{PHASE_NAMES[part]}, ms" for part in parts),
+        "gap, ms",
+    )
+    return Table(
+        "What a step costs",
+        headers,
+        tuple(
+            (
+                str(row.batch_size),
+                f"{row.baseline.steps} / {row.candidate.steps}",
+                interval(row.baseline.period),
+                interval(row.candidate.period),
+                *(_part(row, part) for part in parts),
+                _like(row.candidate.gap_ms, row.candidate.period),
+            )
+            for row in comparison.rows
+        ),
+    )
+
+
+def _break_even(comparison: Comparison) -> Table:
+    return Table(
+        "What it yields",
+        (
+            "batch",
+            "accept length, tokens",
+            "break-even, tokens",
+            "speed-up implied, ×",
+            "speed-up seen, × (off by)",
+            "outcome",
+        ),
+        tuple(
+            (
+                str(row.batch_size),
+                interval(row.candidate.accept_length),
+                interval(row.break_even_length),
+                interval(row.speedup),
+                _seen(row),
+                OUTCOMES[row.outcome] if not _impossible(row) else f"{OUTCOMES[row.outcome]} (cannot win)",
+            )
+            for row in comparison.rows
+        ),
+    )
+
+
+def _loads(comparison: Comparison) -> Table:
+    base, other = _names(comparison)
+    return Table(
+        "What the clients saw",
+        ("concurrency", f"{base}, tokens/s", f"{other}, tokens/s", "speed-up, ×", "requests", "outcome"),
+        tuple(
+            (
+                str(load.concurrency),
+                number(load.baseline.throughput),
+                number(load.candidate.throughput),
+                interval(load.speedup),
+                f"{load.baseline.requests} / {load.candidate.requests}",
+                OUTCOMES[load.outcome],
+            )
+            for load in comparison.loads
+        ),
+    )
+
+
+def _graphs(comparison: Comparison) -> Table:
+    phases = [
+        phase
+        for phase in PHASE_NAMES
+        if phase in comparison.baseline.graph_share or phase in comparison.candidate.graph_share
+    ]
+    return Table(
+        "Passes that ran as a graph",
+        ("phase", *_names(comparison)),
+        tuple(
+            (
+                PHASE_NAMES[phase],
+                *(percent(arm.graph_share.get(phase)) for arm in (comparison.baseline, comparison.candidate)),
+            )
+            for phase in phases
+        ),
+    )
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return comparison.baseline.name, comparison.candidate.name
+
+
+def _part(row: Row, phase: Phase) -> str:
+    cost = _like(row.candidate.parts.get(phase), row.candidate.period)
+    share = row.candidate.graph_share.get(phase)
+    return cost if share is None or share > 0.5 else f"{cost} eager"
+
+
+def _like(value: float | None, whole: Estimate) -> str:
+    """A part with the decimals of its whole, so that a reader can add the parts up."""
+    if value is None:
+        return "–"
+    decimals = len(estimate(whole).partition(".")[2])
+    return f"{value:.{decimals}f}"
+
+
+def _bounded(value: float | None, bounds: Interval | None) -> str:
+    return "–" if value is None else interval(Estimate(value, bounds))
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{100 * rate:.0f}"
+
+
+def _seen(row: Row) -> str:
+    if row.seen is None or row.reconciliation is None:
+        return "–"
+    return f"{estimate(row.seen)} ({100 * row.reconciliation:+.0f} %)"
+
+
+def _impossible(row: Row | Load) -> bool:
+    return row.break_even is not None and row.break_even.verdict == "impossible"
