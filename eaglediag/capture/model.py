@@ -94,7 +94,9 @@ class BatchStats(Strict):
 
     A period is the time from the start of one step to the start of the next of the same kind and batch size with
     nothing in between; it holds the parts and the gap (scheduling, sampling, result handling). Parts and gap are on
-    the same clock as `period_ms`, so mean(parts) + mean(gap) = mean(period).
+    the same clock as `period_ms` (`device_ms` when its method is cuda_event, else `host_ms`) and of the same steps, so
+    the parts' mean x count / `count`, plus the gap's mean, is the period's mean. A phase that ran both as a graph and
+    eagerly has two entries in `parts`.
     """
 
     batch_size: Count

@@ -1,0 +1,87 @@
+"""The one folder on the host: made by plain mkdir, 0700, holding the payload as plain files and a manifest; always removed."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shlex
+from importlib import resources
+
+import eaglediag
+from eaglediag.errors import HostError
+from eaglediag.hosts.base import Host
+
+#: Where folders go on the host, and what `eaglediag clean` looks for.
+PARENT = "/tmp"
+PREFIX = "eaglediag-"
+
+_ENTRY_POINTS = "[sglang.srt.plugins]\neaglediag = eaglediag_payload.entry:plugin\n"
+_SITECUSTOMIZE = "import eaglediag_payload.entry\neaglediag_payload.entry.sitecustomize(__file__)\n"
+
+
+def payload_files() -> dict[str, bytes]:
+    """The files that go to the host, by path in the folder."""
+    files = {
+        f"lib/eaglediag_payload/{item.name}": item.read_bytes()
+        for item in resources.files("eaglediag.probes.payload").iterdir()
+        if item.name.endswith(".py")
+    }
+    information = f"lib/eaglediag_payload-{eaglediag.__version__}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: eaglediag-payload\nVersion: {eaglediag.__version__}\n"
+    files[f"{information}/METADATA"] = metadata.encode()
+    files[f"{information}/entry_points.txt"] = _ENTRY_POINTS.encode()
+    files["site/sitecustomize.py"] = _SITECUSTOMIZE.encode()
+    return dict(sorted(files.items()))
+
+
+class RemoteFolder:
+    """The folder on one host. Use as a context manager: it is removed at the end, whatever happened."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.path = f"{PARENT}/{PREFIX}{secrets.token_hex(6)}"
+        self.gone = False
+
+    def __enter__(self) -> RemoteFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def ship(self) -> None:
+        """Make the folder and write the payload into it. Raises HostError with the host's own words."""
+        files = payload_files()
+        folders = sorted({f"{self.path}/{name.rsplit('/', 1)[0]}" for name in files})
+        quoted = " ".join(shlex.quote(folder) for folder in folders)
+        # Plain mkdir first: it fails when somebody else made that name, a link included.
+        script = f"umask 077 && mkdir {shlex.quote(self.path)} && mkdir -p {quoted} {shlex.quote(self.path + '/agents')}"
+        done = self.host.run(["sh", "-c", script])
+        if done.returncode:
+            self.gone = True
+            raise HostError(
+                f"{self.host.label}: cannot make {self.path}: {done.stderr.decode(errors='replace').strip()}",
+                f"make {PARENT} writable and free some space",
+            )
+        manifest = []
+        for name, data in files.items():
+            self.host.write_file(f"{self.path}/{name}", data)
+            manifest.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
+        self.host.write_file(f"{self.path}/MANIFEST.sha256", "".join(manifest).encode())
+
+    def remove(self) -> None:
+        """Remove the folder; a host that is gone has a supervisor that does it."""
+        if self.gone:
+            return
+        try:
+            self.host.run(["rm", "-rf", "--", self.path])
+            self.gone = True
+        except HostError:
+            return
+
+
+def leftovers(host: Host) -> list[str]:
+    """Folders of earlier probes that are still on the host and belong to the user. Raises HostError."""
+    script = f"for d in {PARENT}/{PREFIX}*; do [ -d \"$d\" ] && [ ! -L \"$d\" ] && [ -O \"$d\" ] && echo \"$d\"; done; true"
+    # `-O` is not in POSIX; bash, dash and busybox have it.
+    done = host.run(["sh", "-c", script])
+    return [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(f"{PARENT}/{PREFIX}")]
