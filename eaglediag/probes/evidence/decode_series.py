@@ -24,12 +24,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eaglediag.capture.model import AcceptStats, BatchStats, Blocks, Distribution, PhaseStats
-from eaglediag.probes.evidence.sglang_log import DecodeLine, PrefillLine
+from eaglediag.probes.evidence.sglang_log import prefix
 
 #: Blocks kept for one batch size; beyond it neighbours are merged two by two.
 MAX_BLOCKS = 512
 #: Values kept for the quantiles; beyond it every second is dropped, and then every second of the new ones is kept.
 MAX_SAMPLE = 4096
+#: How many lines are looked at for what does not change within a log.
+FIRST_LINES = 2000
 
 
 class Blocked:
@@ -40,37 +42,52 @@ class Blocked:
         self.first: float | None = None
         self.last: float | None = None
         self.sum_ms = self.sum_ms2 = self.sum_accept = 0.0
-        self.min_ms, self.max_ms = math.inf, 0.0
-        self.graphs: Counter[bool | None] = Counter()
+        self.min_ms = self.min_accept = math.inf
+        self.max_ms = self.max_accept = 0.0
+        self.graphs: dict[str | None, int] = {None: 0, "True": 0, "False": 0}
         self._columns = (array("d"), array("d"), array("d"), array("d"))  # t, lines, ms, accept: sums over the block
         self._per_block = 1
-        self._open = [0.0, 0.0, 0.0]
+        self._periods: list[float] = []
+        self._accepts: list[float] = []
         self._sample = array("d")
         self._stride = 1
 
-    def add(self, time: float | None, period_ms: float, accept_len: float, graph: bool | None) -> None:
-        """Take one line."""
+    def add(self, when: str | float | None, period_ms: float, accept_len: float, graph: str | None) -> None:
+        """Take one line. `when` is its time, or the text before its mark, read only where a block ends."""
+        self.graphs[graph] += 1
+        self._accepts.append(accept_len)
+        self._periods.append(period_ms)
+        if len(self._periods) >= self._per_block:
+            self.close(when)
+
+    def close(self, when: str | float | None) -> None:
+        """End the open block, if it holds anything."""
+        periods, accepts = self._periods, self._accepts
+        if not periods:
+            return
+        time = prefix(when, len(when))[0].time if isinstance(when, str) else when
         if time is not None:
             self.first = time if self.first is None else self.first
             self.last = time
-        if self.lines % self._stride == 0:
-            self._sample.append(period_ms)
-            if len(self._sample) >= MAX_SAMPLE:
-                self._sample = self._sample[::2]
-                self._stride *= 2
-        self.lines += 1
-        self.sum_ms += period_ms
-        self.sum_ms2 += period_ms * period_ms
-        self.sum_accept += accept_len
-        self.min_ms = min(self.min_ms, period_ms)
-        self.max_ms = max(self.max_ms, period_ms)
-        self.graphs[graph] += 1
-        block = self._open
-        block[0] += 1
-        block[1] += period_ms
-        block[2] += accept_len
-        if block[0] >= self._per_block:
-            self._close(time or 0.0)
+        ms, accept = math.fsum(periods), math.fsum(accepts)
+        for column, value in zip(self._columns, (time or self.last or 0.0, len(periods), ms, accept), strict=True):
+            column.append(value)
+        self.sum_ms += ms
+        self.sum_ms2 += math.fsum(period * period for period in periods)
+        self.sum_accept += accept
+        self.min_ms, self.max_ms = min(self.min_ms, *periods), max(self.max_ms, *periods)
+        self.min_accept, self.max_accept = min(self.min_accept, *accepts), max(self.max_accept, *accepts)
+        self._sample.extend(periods[-self.lines % self._stride :: self._stride])
+        self.lines += len(periods)
+        self._periods, self._accepts = [], []
+        while len(self._sample) >= MAX_SAMPLE:
+            self._sample = self._sample[::2]
+            self._stride *= 2
+        if len(self._columns[0]) >= MAX_BLOCKS:
+            times, *sums = self._columns
+            merged = [array("d", (a + b for a, b in zip(one[::2], one[1::2], strict=True))) for one in sums]
+            self._columns = (times[::2], merged[0], merged[1], merged[2])
+            self._per_block *= 2
 
     def distribution(self) -> Distribution:
         """The periods of the lines. Quantiles are of an evenly spaced sample when there are many lines."""
@@ -95,8 +112,6 @@ class Blocked:
 
     def blocks(self, batch_size: int, interval: int, speculative: bool) -> Blocks:
         """The blocks, each of `interval` steps a line."""
-        if self._open[0]:
-            self._close(self.last or 0.0)
         times, lines, periods, accepts = self._columns
         steps = [round(count) * interval for count in lines]
         return Blocks(
@@ -107,20 +122,14 @@ class Blocked:
             tokens=[round(interval * batch_size * accept) if speculative else 0 for accept in accepts],
         )
 
-    def _close(self, time: float) -> None:
-        for column, value in zip(self._columns, (time, *self._open), strict=True):
-            column.append(value)
-        self._open = [0.0, 0.0, 0.0]
-        if len(self._columns[0]) >= MAX_BLOCKS:
-            times, *sums = self._columns
-            merged = [array("d", (a + b for a, b in zip(one[::2], one[1::2], strict=True))) for one in sums]
-            self._columns = (times[::2], merged[0], merged[1], merged[2])
-            self._per_block *= 2
-
 
 @dataclass
 class DecodeSeries:
-    """The decode lines of one scheduler, in the order in which they were written."""
+    """The decode lines of one scheduler, in the order in which they were written.
+
+    `steps_seen` counts the steps of a line as the KV cache grew by them, `rates` the (accept len, accept rate) pairs,
+    both over the first lines only.
+    """
 
     steady: dict[int, Blocked] = field(default_factory=dict)
     mixed: dict[int, Blocked] = field(default_factory=dict)
@@ -128,45 +137,58 @@ class DecodeSeries:
     unusable: int = 0
     speculative: int = 0
     steps_seen: Counter[int] = field(default_factory=Counter)
-    accept_lengths: Counter[float] = field(default_factory=Counter)
     rates: Counter[tuple[float, float]] = field(default_factory=Counter)
     _running: int = -1
     _token: int = 0
     _prefilled: bool = False
     _idle: bool = True
 
-    def prefill(self, line: PrefillLine) -> None:
-        """Take a prefill line."""
+    def prefill(self, running: int | None) -> None:
+        """Take a prefill line, with the requests that were decoding beside it (0: the server was idle)."""
         self._prefilled = True
-        if line.running == 0:
+        if running == 0:
             self._idle = True
 
-    def decode(self, line: DecodeLine) -> None:
-        """Take a decode line."""
+    def decode(
+        self,
+        when: str | float | None,
+        running: int,
+        token: int,
+        accept_len: float | None,
+        accept_rate: float | None,
+        graph: str | None,
+        throughput: float,
+    ) -> None:
+        """Take a decode line. `when` and `graph` are as in `Blocked.add`."""
         self.lines += 1
-        running, token, accept_len = line.running, line.token, line.accept_len
-        if accept_len is not None:
+        if accept_len is None:
+            accept = 1.0
+        else:
+            accept = accept_len
             self.speculative += 1
-            if len(self.accept_lengths) < 1000:
-                self.accept_lengths[accept_len] += 1
-            if line.accept_rate is not None and len(self.rates) < 1000:
-                self.rates[accept_len, line.accept_rate] += 1
-        accept = 1.0 if accept_len is None else accept_len
+            if accept_rate is not None and self.speculative <= FIRST_LINES:
+                self.rates[accept_len, accept_rate] += 1
         emitted = token - self._token
-        same = running == self._running and not self._idle
-        if not same or line.gen_throughput <= 0 or running <= 0 or accept <= 0:
+        if running != self._running or self._idle or throughput <= 0 or running <= 0 or accept <= 0:
             self.unusable += 1
         else:
-            period_ms = 1000 * running * accept / line.gen_throughput
-            unbroken = not self._prefilled and emitted > 0
-            kind = self.steady if unbroken else self.mixed
-            series = kind.get(running)
-            if series is None:
-                series = kind[running] = Blocked()
-            series.add(line.stamp.time, period_ms, accept, line.graph)
-            if unbroken:
-                self.steps_seen[round(emitted / (running * accept))] += 1
+            if self._prefilled or emitted <= 0:
+                kind = self.mixed
+            else:
+                kind = self.steady
+                if self.lines <= FIRST_LINES:
+                    self.steps_seen[round(emitted / (running * accept))] += 1
+            found = kind.get(running)
+            if found is None:
+                found = kind[running] = Blocked()
+            found.add(when, 1000 * running * accept / throughput, accept, graph)
         self._running, self._token, self._prefilled, self._idle = running, token, False, False
+
+    def finish(self) -> None:
+        """End every open block: the log is over."""
+        for kind in (self.steady, self.mixed):
+            for found in kind.values():
+                found.close(None)
 
     def usable(self) -> Iterator[tuple[int, Blocked, bool]]:
         """(batch size, lines, whether they are steady), the mixed ones only where there is no steady one."""
@@ -204,9 +226,9 @@ def batch_stats(size: int, lines: Blocked, interval: int, speculative: bool) -> 
 def graph_flags(size: int, lines: Blocked, speculative: bool) -> list[PhaseStats]:
     """What the lines' graph flag says: of the last step of each line, and with speculation of its verify alone."""
     return [
-        PhaseStats(phase="verify" if speculative else "decode", batch_size=size, graph=flag, count=count)
-        for flag, count in sorted(lines.graphs.items(), key=str)
-        if flag is not None
+        PhaseStats(phase="verify" if speculative else "decode", batch_size=size, graph=flag == "True", count=count)
+        for flag, count in lines.graphs.items()
+        if flag is not None and count
     ]
 
 
