@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from .valuetext import MISSING, PLAIN, describe, truth
+from .valuetext import MISSING, describe, truth
 
 Env = Mapping[str, Any]
 
@@ -92,14 +93,14 @@ class Node:
             return self.show(env)
         return f"{self.show(env)} is {'true' if want else 'false'}"
 
-    def values(self, env: Env, want: bool) -> dict[str, str]:
-        """Operand text -> value text."""
+    def values(self, env: Env, want: bool, origins: bool = False) -> dict[str, str]:
+        """Operand text -> value text; with `origins`, also what the operands that are locals were computed from."""
         into: dict[str, str] = {}
         value = self.value(env)
         if not self.compound and value is not MISSING and truth(value) is None:
             into[self.text] = f"{describe(value)}, {'true' if want else 'false'}"
         self.collect(env, into)
-        for name in self.names():
+        for name in self.names() if origins else ():
             definition = name.definition(env)
             if definition is not None and len(into) < _VALUES:
                 definition.node.collect(env, into)
@@ -134,7 +135,7 @@ class Statement(Node):
 
 
 class Raised(Node):
-    """An `except` clause that was entered; the value is the exception."""
+    """An `except` clause that was entered; the value is the exception in words."""
 
     @cached_property
     def text(self) -> str:
@@ -142,22 +143,15 @@ class Raised(Node):
         return f"except {ast.unparse(handled)}" if handled else "except"
 
     def show(self, env: Env) -> str:
-        error = self.value(env)
-        arguments = ", ".join(describe(argument) for argument in getattr(error, "args", ()))
-        return f"{type(error).__name__}({arguments})" if error is not MISSING else self.text
+        said = self.value(env)
+        return self.text if said is MISSING else str(said)
 
     def collect(self, env: Env, into: dict[str, str]) -> None:
         into[self.text] = self.show(env)
 
-    def shown(self, env: Env, want: bool) -> str:
-        return self.show(env)
-
-    def values(self, env: Env, want: bool) -> dict[str, str]:
-        return {self.text: self.show(env)}
-
 
 class Definition:
-    """One assignment to a local: where its value stands, what it was made of, and what led there if it is a constant."""
+    """One assignment to a local: where its value stands, what it was made of, what led there if it is a constant."""
 
     __slots__ = ("guards", "node", "order", "slot", "snapshot", "statement")
 
@@ -305,9 +299,7 @@ _OPERATORS = {
 class Compare(Node):
     """`a < b`, or a chain, which stops at its first false link."""
 
-    @property
-    def compound(self) -> bool:  # type: ignore[override]
-        return True
+    compound = True
 
     def show(self, env: Env) -> str:
         texts = [self.parts[0].show(env)]
@@ -319,17 +311,7 @@ class Compare(Node):
         value = self.value(env)
         if value is not MISSING and truth(value) is None and len(into) < _VALUES:
             into.setdefault(self.text, describe(value))
-        for part in self.parts:
-            part.collect(env, into)
-
-    def shown(self, env: Env, want: bool) -> str:
-        value = self.value(env)
-        if value is MISSING or truth(value) is not None:
-            return self.show(env)
-        return f"{self.show(env)} is {'true' if want else 'false'}"
-
-    def values(self, env: Env, want: bool) -> dict[str, str]:
-        return super().values(env, want)
+        super().collect(env, into)
 
 
 class Choice(Node):
@@ -400,19 +382,30 @@ class Call(Node):
             node = node.chosen(env)
         return node if isinstance(node, Attribute) else None
 
-    def show(self, env: Env) -> str:
-        if self.receiver is None or not self.receiver.evaluated(env):
-            return super().show(env)
-        return f"{self.receiver.show(env)}.{self.function}(...)" if self.tree.args else self._called(self.receiver, env)  # type: ignore[attr-defined]
-
-    def _called(self, receiver: Node, env: Env) -> str:
-        return f"{receiver.show(env)}.{self.function}()"
+    def collect(self, env: Env, into: dict[str, str]) -> None:
+        value = self.value(env)
+        if value is not MISSING and len(into) < _VALUES:
+            into.setdefault(self.text, describe(value))
+        for part in self.parts:
+            if not isinstance(part, Name) or worth_telling(part.value(env)):
+                part.collect(env, into)
 
     def shown(self, env: Env, want: bool) -> str:
         value = self.value(env)
-        said = describe(value) if truth(value) is not None else f"{describe(value)}, {'true' if want else 'false'}"
-        shown = self.show(env)
-        return said if shown == said else f"{shown} is {said}"
+        said = describe(value) if truth(value) is not None else ("true" if want else "false")
+        if self.receiver is None or not self.receiver.evaluated(env):
+            return said if truth(value) is not None else f"{describe(value)} is {said}"
+        return f"{self.receiver.show(env)}.{self.function}({_arguments(self.tree)}) is {said}"
+
+
+def worth_telling(value: Any) -> bool:
+    """Whether the value says more than that it is an object: plain ones, their containers, enums, tensors."""
+    return truth(value) is not None or isinstance(value, Enum) or hasattr(type(value), "dtype")
+
+
+def _arguments(call: ast.AST) -> str:
+    assert isinstance(call, ast.Call)
+    return ", ".join([ast.unparse(one) for one in call.args] + [ast.unparse(one) for one in call.keywords])
 
 
 class _BoundCall(Node):
@@ -420,16 +413,16 @@ class _BoundCall(Node):
 
     def __init__(self, call: Call, bound: Attribute) -> None:
         super().__init__(bound.tree, call.slot, (*bound.parts, *call.parts))
-        self.arguments = ast.unparse(call.tree).partition("(")[2]
+        self.arguments = _arguments(call.tree)
         self.method = bound.tree.attr  # type: ignore[attr-defined]
 
     @cached_property
     def text(self) -> str:
-        return f"{ast.unparse(self.tree)}({self.arguments}"
+        return f"{ast.unparse(self.tree)}({self.arguments})"
 
     def show(self, env: Env) -> str:
         receiver = self.parts[0].show(env) if self.parts else ast.unparse(self.tree.value)  # type: ignore[attr-defined]
-        return f"{receiver}.{self.method}({self.arguments}"
+        return f"{receiver}.{self.method}({self.arguments})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _BoundCall) and (self.tree, self.slot) == (other.tree, other.slot)
@@ -485,7 +478,7 @@ class Quantifier(Node):
             return f"{word}(...) is {want}"
         return f"{word}([{', '.join(part.show(env) for part in self.parts)}])"
 
-    def values(self, env: Env, want: bool) -> dict[str, str]:
+    def values(self, env: Env, want: bool, origins: bool = False) -> dict[str, str]:
         into: dict[str, str] = {self.text: str(want)}
         if not self.generator:
             for part in self.parts:
@@ -532,5 +525,3 @@ class Augmented(Node):
     def show(self, env: Env) -> str:
         operator = self.text.partition("=")[0].split()[-1]
         return f"{self.parts[0].show(env)} {operator} {self.parts[1].show(env)}"
-
-

@@ -1,4 +1,4 @@
-"""Values as text, without touching what they hold: nothing of the engine's is ever repr'd, copied, compared or forced."""
+"""Values as text, without touching what they hold: nothing of the engine's is repr'd, copied, compared or forced."""
 
 from __future__ import annotations
 
