@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds the embedded host: SGLang's CPU engine in a virtual environment of its own, and the tiny models it serves.
 
-Everything lands in a cache folder, `$EAGLEDIAG_CACHE` or `${XDG_CACHE_HOME:-~/.cache}/eaglediag`, under names that change
-with what they are made from; a second run finds it all and returns at once. Needs Linux and Python 3.11 or 3.12 with the
-`venv` module (this script itself runs on 3.10 and later). pip's own configuration is honoured, and
+Everything lands in a cache folder, `$EAGLEDIAG_CACHE` or `${XDG_CACHE_HOME:-~/.cache}/eaglediag`, under names that
+change with what they are made from; a second run finds it all and returns at once. Needs Linux and Python 3.11 or 3.12
+with the `venv` module (this script itself runs on 3.10 and later). pip's own configuration is honoured, and
 `EAGLEDIAG_TORCH_INDEX` may name a package index with CPU builds of PyTorch.
 """
 
@@ -97,7 +97,7 @@ def find_interpreter() -> tuple[Path, str]:
 
 
 def _engine(cache: Path) -> Path:
-    """The Python of the engine's environment. It is built in place, as environments cannot be moved, and marked when done."""
+    """The Python of the engine's environment, built in place, as environments cannot be moved, and marked when done."""
     pins = REQUIREMENTS.read_bytes() + NODEPS.read_bytes()
     for version in PYTHONS:
         folder = cache / f"engine-{_key(pins, version.encode())}"
@@ -111,7 +111,7 @@ def _engine(cache: Path) -> Path:
     started = time.monotonic()
     _say(f"building the engine's environment with {interpreter} in {folder} (1.5 GB)")
     _command([interpreter, "-m", "venv", folder])
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    pip: list[str | Path] = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     index = os.environ.get("EAGLEDIAG_TORCH_INDEX")
     _say("installing PyTorch and SGLang's other dependencies; a few minutes where they must be downloaded")
     _command([*pip, "-r", REQUIREMENTS, *(["--extra-index-url", index] if index else [])])
@@ -185,7 +185,9 @@ def _command(argv: list[str | Path]) -> None:
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     if done.returncode:
         _say("\n".join(done.stdout.splitlines()[-30:]))
-        raise BuildError(f"`{' '.join(map(str, argv))}` failed with exit status {done.returncode}; its last lines are above")
+        raise BuildError(
+            f"`{' '.join(map(str, argv))}` failed with exit status {done.returncode}; its last lines are above"
+        )
 
 
 def _say(line: str) -> None:

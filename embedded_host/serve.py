@@ -4,8 +4,8 @@
     serve.py --arm eagle --port 31000                  serve EAGLE-3; ^C ends it
     serve.py --print --arm baseline --port 31000       the command line of the same server without speculation
 
-Arms: baseline, eagle (EAGLE-3), standalone, ngram. Arguments that are not known here go to SGLang as they are, behind the
-arm's own, so they win. What is not built yet is built first.
+Arms: baseline, eagle (EAGLE-3), standalone, ngram. Arguments that are not known here go to SGLang as they are, behind
+the arm's own, so they win. What is not built yet is built first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def environment(installation: build.Installation, ranks: int) -> dict[str, str]:
 
 def command(installation: build.Installation, arm: str, port: int, more: list[str]) -> list[str]:
     models = installation.models
-    # "intel_amx" is SGLang's CPU attention: Python over the kernels in ./kernels. torch_native alone refuses speculation.
+    # "intel_amx" is SGLang's CPU attention, Python over the kernels in ./kernels; torch_native refuses speculation.
     attention = ["--attention-backend", "torch_native"]
     attention += ["--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx"]
     return [
@@ -80,28 +80,31 @@ def ranks(more: list[str]) -> int:
         parser.add_argument(name, name.removesuffix("-size"), alias, type=int, default=1, dest=name[2:4])
     parser.add_argument("--pp-size", "--pp", "--pipeline-parallel-size", type=int, default=1, dest="pp")
     known, _ = parser.parse_known_args(more)
-    return known.tp * known.dp * known.pp
+    return int(known.tp * known.dp * known.pp)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # SGLang's own arguments may start like these
+    )
     parser.add_argument("--arm", choices=ARMS, default="eagle")
     parser.add_argument("--port", type=int, default=31000)
     parser.add_argument("--release", default=build.RELEASE, choices=(build.RELEASE, *build.OTHER_RELEASES))
-    parser.add_argument("--print", action="store_true", dest="show", help="print the command line instead of running it")
+    parser.add_argument("--print", action="store_true", dest="show", help="print the command line, do not run it")
     arguments, more = parser.parse_known_args()
     try:
         installation = build.ensure(arguments.release)
     except build.BuildError as error:
-        print(f"embedded host: {error}", file=sys.stderr)
-        return 1
+        sys.exit(f"embedded host: {error}")
     variables = environment(installation, ranks(more))
     argv = command(installation, arguments.arm, arguments.port, more)
     if arguments.show:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in variables.items()), *argv]))
-        return 0
-    os.execvpe(argv[0], argv, {**os.environ, **variables})
+    else:
+        os.execvpe(argv[0], argv, {**os.environ, **variables})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Registers the kernels that SGLang reaches through `torch.ops.sgl_kernel`, with the signature of the running release."""
+"""Registers the kernels that SGLang reaches through `torch.ops.sgl_kernel`, with the running release's signatures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ def register() -> None:
     release = tuple(int(part) for part in version("sglang").split(".")[:3])
     scales = "float k_scale, float v_scale, " if release >= SCALES_SINCE else ""
     _define(
-        f"decode_attention_cpu(Tensor q, Tensor(a!) k_buffer, Tensor(b!) v_buffer, {scales}Tensor(c!) output, Tensor? k, "
-        "Tensor? v, Tensor out_cache_loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, "
-        "float scaling, float logit_cap, bool cross=False, int window=0, Tensor? encoder_lens=None, Tensor? sinks=None) -> ()",
+        f"decode_attention_cpu(Tensor q, Tensor(a!) k_buffer, Tensor(b!) v_buffer, {scales}Tensor(c!) output, "
+        "Tensor? k, Tensor? v, Tensor out_cache_loc, Tensor attn_logits, Tensor req_to_token, "
+        "Tensor req_pool_indices, Tensor seq_lens, float scaling, float logit_cap, "
+        "bool cross=False, int window=0, Tensor? encoder_lens=None, Tensor? sinks=None) -> ()",
         _decode if scales else lambda q, k_buffer, v_buffer, *rest: _decode(q, k_buffer, v_buffer, 1.0, 1.0, *rest),
     )
     _define(
-        "extend_attention_cpu(Tensor q, Tensor? k, Tensor? v, Tensor(a!) output, Tensor(b!) k_buffer, Tensor(c!) v_buffer, "
-        f"{scales}Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, "
-        "Tensor extend_start_loc, int? max_extend_len, float scaling, float logit_cap, bool cross=False, int window=0, "
-        "Tensor? encoder_lens=None, Tensor? sinks=None, Tensor? tree_mask=None, bool causal=True) -> ()",
+        "extend_attention_cpu(Tensor q, Tensor? k, Tensor? v, Tensor(a!) output, "
+        f"Tensor(b!) k_buffer, Tensor(c!) v_buffer, {scales}Tensor req_to_token, Tensor req_pool_indices, "
+        "Tensor seq_lens, Tensor extend_seq_lens, Tensor extend_start_loc, int? max_extend_len, "
+        "float scaling, float logit_cap, bool cross=False, int window=0, Tensor? encoder_lens=None, "
+        "Tensor? sinks=None, Tensor? tree_mask=None, bool causal=True) -> ()",
         _extend if scales else lambda q, k, v, o, kb, vb, *rest: _extend(q, k, v, o, kb, vb, 1.0, 1.0, *rest),
     )
     _ignore_fakes_of_missing_operators()

@@ -48,9 +48,9 @@ def extend_attention(
 ) -> None:
     """Several new tokens per request, whose keys and values the caller has put into the pool already.
 
-    q and output (T, H, D), request i at extend_start_loc[i], extend_seq_lens[i] long; seq_lens (B,) lengths with the new
-    tokens. Among the new tokens the mask is causal, or `tree_mask`: booleans, row by row, request by request, either
-    new x new (the prefix is visible to all) or new x (prefix + new).
+    q and output (T, H, D), request i at extend_start_loc[i], extend_seq_lens[i] long; seq_lens (B,) lengths with the
+    new tokens. Among the new tokens the mask is causal, or `tree_mask`: booleans, row by row, request by request,
+    either new x new (the prefix is visible to all) or new x (prefix + new).
     """
     lengths, new_lengths = seq_lens.tolist(), extend_seq_lens.tolist()
     masks: list[torch.Tensor | None] = [None] * len(lengths)

@@ -30,7 +30,7 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: torch.Tensor,
     _pool_len: int,
 ) -> None:
-    """Look slots up: fill out_cache_loc with those of positions start to end of request i, one request after another."""
+    """Look slots up: fill out_cache_loc with those of positions start to end of request i, request after request."""
     filled = 0
     for row, start, end in _spans(req_pool_indices, start_offset, end_offset):
         out_cache_loc[filled : filled + end - start] = req_to_token[row, start:end].to(out_cache_loc.dtype)
@@ -75,9 +75,10 @@ def build_draft_decode_metadata_cpu(
 def copy_all_layer_kv_cache_cpu(
     data_ptrs: torch.Tensor, strides: torch.Tensor, tgt_loc: torch.Tensor, src_loc: torch.Tensor
 ) -> None:
-    """Move pool slots: in every buffer (its address in data_ptrs, bytes per slot in strides) slot tgt_loc[i] gets src_loc[i].
+    """Move pool slots: in every buffer slot tgt_loc[i] gets what is in slot src_loc[i].
 
-    All sources are read before any target is written, so the two lists may overlap.
+    Buffer l starts at the address data_ptrs[l] and has strides[l] bytes a slot. All sources are read before any target
+    is written, so the two lists may overlap.
     """
     if not len(tgt_loc):
         return

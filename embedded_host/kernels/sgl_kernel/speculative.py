@@ -89,9 +89,10 @@ def verify_tree_greedy_cpu(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Walk down each tree as long as a child is the token that the target predicts at its parent.
 
-    candidates (B, N) the tree's tokens; target_predict (B, N) the target's choice behind each. Fills predicts (B * N,) at
-    the accepted nodes with the token emitted behind each, accept_index (B, deepest + 1) with their places in the flat
-    batch (the caller has filled it with -1), accept_token_num (B,) with the drafted tokens accepted. Returns all three.
+    candidates (B, N) the tree's tokens; target_predict (B, N) the target's choice behind each. Fills predicts (B * N,)
+    at the accepted nodes with the token emitted behind each, accept_index (B, deepest + 1) with their places in the
+    flat batch (the caller has filled it with -1), accept_token_num (B,) with the drafted tokens accepted. Returns all
+    three.
     """
     choices = target_predict.flatten()
     for request in range(len(candidates)):
@@ -115,7 +116,7 @@ def verify_tree_greedy_cpu(
 def fill_bonus_tokens_cpu(
     accept_tokens: torch.Tensor, accept_lens: torch.Tensor, bonus_tokens: torch.Tensor, accept_stride: int
 ) -> None:
-    """Fill bonus_tokens (B,) with the last token emitted: entry accept_lens[i] - 1 of request i's accept_stride tokens."""
+    """Fill bonus_tokens (B,) with the last token emitted, entry accept_lens[i] - 1 of request i's accept_stride."""
     last = torch.arange(len(accept_lens)) * accept_stride + accept_lens.long() - 1
     bonus_tokens.copy_(accept_tokens.flatten()[last])
 
