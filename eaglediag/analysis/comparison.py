@@ -167,15 +167,18 @@ def compare(baseline: Capture, candidate: Capture) -> Comparison:
 
 
 def outcome(speedup: Estimate, tolerance: float = TOLERANCE) -> Outcome:
-    """The outcome that an interval supports. Without an interval there is no telling."""
+    """The outcome that an interval supports. Without an interval there is no telling.
+
+    Better and worse are beyond the tolerance as far as is known, and differ from 1 for certain.
+    """
     if speedup.interval is None:
         return "inconclusive"
     low, high = speedup.interval
     if 1 - tolerance <= low and high <= 1 + tolerance:
         return "equal"
-    if low > 1:
+    if low > 1 and speedup.value > 1 + tolerance:
         return "better"
-    return "worse" if high < 1 else "inconclusive"
+    return "worse" if high < 1 and speedup.value < 1 - tolerance else "inconclusive"
 
 
 def _yield(sums: Sums) -> Array | float:

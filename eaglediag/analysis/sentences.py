@@ -104,7 +104,7 @@ def _compared(row: Row | Load) -> str:
             return f"seems {faster_or_slower(row.speedup)} (inconclusive: too little data for an interval)"
         case "inconclusive":
             low, high = row.speedup.interval or (0.0, 0.0)
-            return f"cannot be told from the other arm (speed-up {number(low)} to {number(high)}, inconclusive)"
+            return f"comes out at {number(low)} to {number(high)} times the speed (inconclusive)"
         case _:
             return f"is {faster_or_slower(row.speedup)}"
 

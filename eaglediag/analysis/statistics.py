@@ -99,7 +99,7 @@ def estimate(statistic: Callable[..., NDArray[np.float64]], *arms: Resampled) ->
     drawn = drawn[np.isfinite(drawn)]
     tail = (1 - CONFIDENCE) / 2
     bounds = np.quantile(drawn, [tail, 1 - tail])
-    stretch = _stretch(min(arm.blocks / arm.run_length for arm in arms))
+    stretch = max(_stretch(arm) for arm in arms)
     if value > 0 and bounds[0] > 0:
         low, high = (float(value * (bound / value) ** stretch) for bound in bounds)
     else:
@@ -118,7 +118,11 @@ def _autocorrelation(numerator: NDArray[np.float64], denominator: NDArray[np.flo
         return 0.0
     rho = float(residuals[1:] @ residuals[:-1]) / variance
     # Marriott and Pope 1954: the estimate is low by about (1 + 4 rho) / n.
-    return min(0.95, max(0.0, rho + (1 + 4 * rho) / n))
+    rho += (1 + 4 * rho) / n
+    if rho <= 0:
+        return 0.0
+    # It is uncertain too, and too low costs coverage where too high costs only width: half a standard error more.
+    return min(0.95, rho + 0.5 * math.sqrt(max(0.0, 1 - rho * rho) / n))
 
 
 def _run_length(rho: float, n: int) -> int:
@@ -129,10 +133,16 @@ def _run_length(rho: float, n: int) -> int:
     return max(1, min(n // 4, length))
 
 
-def _stretch(units: float) -> float:
-    """How much too narrow a percentile interval from `units` independent units is."""
+def _stretch(arm: Resampled) -> float:
+    """How much too narrow a percentile interval is: for few independent units, and for what runs cut off.
+
+    Runs of length l keep the share (1 + 2 sum_{k<l} (1 - k/l) rho^k) (1 - rho) / (1 + rho) of the variance of a mean.
+    """
     from scipy.special import ndtri, stdtrit
 
-    units = max(units, 2.0)
+    units = max(arm.effective_n, 4.0)
+    rho = (1 - arm.effective_n / arm.blocks) / (1 + arm.effective_n / arm.blocks)
+    kept = 1 + 2 * sum((1 - k / arm.run_length) * rho**k for k in range(1, arm.run_length))
+    kept *= (1 - rho) / (1 + rho)
     quantile = 1 - (1 - CONFIDENCE) / 2
-    return float(stdtrit(units - 1, quantile) / ndtri(quantile) * math.sqrt(units / (units - 1)))
+    return float(stdtrit(units - 1, quantile) / ndtri(quantile) * math.sqrt(units / (units - 1) / kept))

@@ -15,21 +15,18 @@ def main() -> None:
     from eaglediag.cli.app import app
     from eaglediag.errors import EaglediagError, Interrupted
 
-    debug = "--debug" in sys.argv or bool(os.environ.get("EAGLEDIAG_DEBUG"))
     try:
         app()
     except EaglediagError as error:
-        message, code = str(error), error.exit_code
+        message, code, trace = str(error), error.exit_code, traceback.format_exc()
     except KeyboardInterrupt:
-        message, code = "interrupted", Interrupted.exit_code
+        message, code, trace = "interrupted", Interrupted.exit_code, traceback.format_exc()
     except Exception as error:
-        message = (
-            f"unforeseen {type(error).__name__}: {error}; run it again with EAGLEDIAG_DEBUG=1 and report the traceback"
-        )
-        code = UNFORESEEN
+        message = f"unforeseen {type(error).__name__}: {error}; run it again with --debug and report the traceback"
+        code, trace = UNFORESEEN, traceback.format_exc()
     else:
         return
-    if debug:
-        traceback.print_exc()
+    if "--debug" in sys.argv or os.environ.get("EAGLEDIAG_DEBUG"):
+        print(trace, file=sys.stderr)
     print(f"eaglediag: {message}", file=sys.stderr)
     sys.exit(code)

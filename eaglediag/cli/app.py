@@ -10,8 +10,11 @@ from eaglediag import __version__
 from eaglediag.cli.lazy import Command, lazy_group
 
 COMMANDS = {
+    "probe": Command("probe:probe", "Start a server with instruments in it, load it, write the capture."),
     "compare": Command("compare:compare", "Say which of two captures is faster, by how much, and why."),
     "breakeven": Command("breakeven:breakeven", "Give the accept length at which speculation starts to pay."),
+    "demo": Command("demo:demo", "Probe both arms of a tiny model on this machine's CPU, and compare them."),
+    "clean": Command("clean:clean", "Remove what a killed probe may have left on a host."),
 }
 
 app = typer.Typer(

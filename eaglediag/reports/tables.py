@@ -45,11 +45,10 @@ def break_evens(comparison: Comparison) -> Table:
             "batch" if comparison.rows else "concurrency",
             "break-even, tokens",
             "reached, tokens",
-            "most possible, tokens",
-            "rate needed, %",
-            "rate reached, %",
+            "most, tokens",
+            "acceptance rate, % (needed)",
             "speed-up, ×",
-            "room, ms per cycle",
+            "room, ms",
         ),
         tuple(
             (
@@ -57,8 +56,7 @@ def break_evens(comparison: Comparison) -> Table:
                 _bounded(answer.break_even_accept_length, answer.break_even_interval),
                 _bounded(answer.accept_length, answer.accept_length_interval),
                 str(answer.max_accept_length or "–"),
-                _rate(answer.required_acceptance_rate),
-                _rate(answer.acceptance_rate),
+                f"{_rate(answer.acceptance_rate)} ({_rate(answer.required_acceptance_rate)})",
                 interval(row.speedup),
                 number(answer.headroom_ms),
             )

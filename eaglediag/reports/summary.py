@@ -1,0 +1,161 @@
+"""What one probe found, in a screenful: the line after `eaglediag probe`, not yet a judgement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from eaglediag.capture.model import BatchStats, Capture, Denial, PhaseStats, Window
+
+PART_NAMES = {"draft_extend": "draft-extend"}
+
+
+def render(capture: Capture, path: Path, out: Console) -> None:
+    """Print the summary of a capture that was just written to `path`."""
+    server, instrumentation = capture.server, capture.instrumentation
+    seen = sum(rank.seen for rank in instrumentation.ranks)
+    head = f"{capture.arm}: SGLang {server.release}" if server.release else capture.arm
+    if server.speculation is not None:
+        speculation = server.speculation
+        head += f", {speculation.algorithm}, {speculation.num_steps} steps, {speculation.num_draft_tokens} draft tokens"
+    status = "" if capture.status == "complete" else " PARTIAL"
+    out.print(escape(f"{head}, ranks {seen}/{instrumentation.ranks_expected or '?'}, {path}{status}"), highlight=False)
+    if capture.windows:
+        out.print(_windows(capture))
+    for denial in main_denials(capture):
+        out.print(escape(f"  no graph: {denial_line(denial)}"), highlight=False)
+    for problem in capture.problems:
+        if problem.code != "preflight":
+            out.print(escape(f"  {problem.message}{'; ' + problem.advice if problem.advice else ''}"), highlight=False)
+
+
+def _windows(capture: Capture) -> Table:
+    table = Table(box=None, pad_edge=True, header_style="bold")
+    for title in (
+        "concurrency",
+        "requests",
+        "tokens/s",
+        "latency p50 ms",
+        "batch",
+        "step ms",
+        "parts ms",
+        "accept length",
+        "graph",
+    ):
+        table.add_column(title, justify="left" if title == "parts ms" else "right", no_wrap=title != "parts ms")
+    for window in capture.windows:
+        batch = typical(window)
+        latencies = sorted(request.latency_ms for request in window.requests if not request.error)
+        table.add_row(
+            str(window.concurrency),
+            str(len(window.requests)),
+            "-" if window.throughput is None else f"{window.throughput:.1f}",
+            f"{latencies[len(latencies) // 2]:.0f}" if latencies else "-",
+            *((str(batch.batch_size), f"{batch.period_ms.mean:.2f}", parts(batch), accept_length(batch), graphs(batch)) if batch else ("-",) * 5),
+        )  # fmt: skip
+    return table
+
+
+def typical(window: Window) -> BatchStats | None:
+    """The batch size at which most of a window's steps ran, on its first rank."""
+    batches = window.ranks[0].batches if window.ranks else []
+    return max(batches, key=lambda batch: batch.count, default=None)
+
+
+def parts(batch: BatchStats) -> str:
+    """`draft 2.4 + verify 5.0 + draft-extend 1.3 + gap 0.7`, each part's share of the period in ms."""
+    shares: dict[str, float] = {}
+    for part in batch.parts:
+        shares[part.phase] = shares.get(part.phase, 0.0) + share_ms(part, batch)
+    order = ["draft", "verify", "draft_extend", "decode"]
+    words = [f"{PART_NAMES.get(phase, phase)} {shares[phase]:.2f}" for phase in order if phase in shares]
+    if batch.gap_ms is not None:
+        words.append(f"gap {batch.gap_ms.mean:.2f}")
+    return " + ".join(words)
+
+
+def share_ms(part: PhaseStats, batch: BatchStats) -> float:
+    """A part's share of the mean period, on the period's own clock."""
+    measured = part.device_ms if batch.period_ms.method == "cuda_event" and part.device_ms else part.host_ms
+    return measured.mean * part.count / batch.count if measured else 0.0
+
+
+def accept_length(batch: BatchStats) -> str:
+    """The mean accept length, bonus token included."""
+    accept = batch.accept
+    return f"{accept.tokens / accept.passes:.2f}" if accept and accept.passes else "-"
+
+
+def graphs(batch: BatchStats) -> str:
+    """Which phases ran as graphs: `all`, `none`, or their names."""
+    known = {part.phase: part.graph for part in batch.parts if part.graph is not None}
+    if not known:
+        return "?"
+    used = [PART_NAMES.get(phase, phase) for phase, graph in known.items() if graph]
+    return "none" if not used else "all" if len(used) == len(known) else ", ".join(used)
+
+
+def main_denials(capture: Capture) -> list[Denial]:
+    """One denial a phase: the one that decided most often."""
+    chosen: dict[str, Denial] = {}
+    for denial in capture.denials:
+        known = chosen.get(denial.phase)
+        if denial.decides and (known is None or total(denial) > total(known)):
+            chosen[denial.phase] = denial
+    return list(chosen.values())
+
+
+def total(denial: Denial) -> int:
+    """How often, on all ranks."""
+    return sum(denial.counts.values())
+
+
+def denial_line(denial: Denial) -> str:
+    """`verify, batch 12, 504 times on each of 8 ranks: `cuda_graph_bs <= self.max_bs` was `12 <= 8` (file:line)`."""
+    counts = sorted(denial.counts.values())
+    times = f"{counts[0]} times" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} times"
+    ranks = "" if len(counts) == 1 else f" on each of {len(counts)} ranks"
+    phase = PART_NAMES.get(denial.phase, denial.phase)
+    batch = "" if denial.batch_size is None else f", batch {denial.batch_size}"
+    if not denial.frames:
+        return f"{phase}{batch}, {times}{ranks}: {denial.gate} said no; unexplained: {denial.reason}"
+    leaf = denial.frames[-1]
+    shown = "" if leaf.shown == leaf.text else f" was `{leaf.shown}`"
+    file = leaf.file.rsplit("/", 1)[-1]
+    return f"{phase}{batch}, {times}{ranks}: `{leaf.text}`{shown} ({file}:{leaf.line}, in {leaf.function})"
+
+
+def as_json(capture: Capture) -> dict[str, Any]:
+    """The same, for machines."""
+    return {
+        "arm": capture.arm,
+        "status": capture.status,
+        "release": capture.server.release,
+        "ranks_expected": capture.instrumentation.ranks_expected,
+        "ranks_seen": sum(rank.seen for rank in capture.instrumentation.ranks),
+        "windows": [
+            {
+                "concurrency": window.concurrency,
+                "throughput_tokens_per_s": window.throughput,
+                "batches": [
+                    {
+                        "batch_size": batch.batch_size,
+                        "kind": batch.kind,
+                        "steps": batch.count,
+                        "period_ms": batch.period_ms.mean,
+                        "accept_length": batch.accept.tokens / batch.accept.passes
+                        if batch.accept and batch.accept.passes
+                        else None,
+                    }
+                    for batch in (window.ranks[0].batches if window.ranks else [])
+                ],
+            }
+            for window in capture.windows
+        ],
+        "denials": [denial_line(denial) for denial in main_denials(capture)],
+        "problems": [problem.message for problem in capture.problems],
+    }
