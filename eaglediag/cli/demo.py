@@ -14,12 +14,23 @@ from eaglediag.errors import InstrumentationError, UsageError
 
 
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the captures and reports.")] = Path("demo"),
-    host: Annotated[str, typer.Option(help="Where to run it: `local`, or an SSH host that has this repository's embedded_host at the same path.")] = "local",
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the captures and reports.")] = Path(
+        "demo"
+    ),
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Where to run it: `local`, or an SSH host that has this repository's embedded_host at the same path."
+        ),
+    ] = "local",
     port: Annotated[int, typer.Option(help="The port of the demo's server.")] = 31100,
-    embedded_host: Annotated[Path | None, typer.Option(help="The embedded_host folder. [default: the one that comes with eaglediag]")] = None,
-    accept_new_host_key: Annotated[bool, typer.Option("--accept-new-host-key", help="Trust an unknown host key of --host.")] = False,
-) -> None:  # fmt: skip
+    embedded_host: Annotated[
+        Path | None, typer.Option(help="The embedded_host folder. [default: the one that comes with eaglediag]")
+    ] = None,
+    accept_new_host_key: Annotated[
+        bool, typer.Option("--accept-new-host-key", help="Trust an unknown host key of --host.")
+    ] = False,
+) -> None:
     """Build the embedded host if need be, probe it with EAGLE-3 and without, and compare.
 
     The first run downloads SGLang and a CPU build of torch, about 1.5 GB; later runs take two to three minutes.

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 HostOption = Annotated[
     list[str],
-    typer.Option("--host", metavar="[USER@]HOST[:PORT]", help="Where the server runs, over SSH; `local` is this machine. Repeat it for a server spread over several nodes, its first node first."),
-]  # fmt: skip
+    typer.Option(
+        "--host",
+        metavar="[USER@]HOST[:PORT]",
+        help="Where the server runs, over SSH; `local` is this machine. Repeat it for a server spread over several nodes, its first node first.",
+    ),
+]
 AcceptHostKey = Annotated[
     bool,
     typer.Option(

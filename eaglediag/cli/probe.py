@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,45 +11,77 @@ from eaglediag.cli import options
 from eaglediag.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglediag.probes.workload import Load
-
-EXAMPLE = """
-Example: eaglediag probe --host gpu1 -o eagle.json --launch 'python -m sglang.launch_server --model-path /models/target
---speculative-algorithm EAGLE3 --speculative-draft-model-path /models/draft --speculative-num-steps 2
---speculative-eagle-topk 1 --speculative-num-draft-tokens 3 --tp 8'
-"""
+    from eaglediag.probes.workload import Endpoint, Load
 
 
 def probe(
     host: options.HostOption,
     launch: Annotated[str, typer.Option(help="The command that starts the server, as you would type it on the host.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the capture goes; with --ab, the folder for baseline.json and eagle.json.")],
-    ab: Annotated[bool, typer.Option("--ab", help="Probe both arms: the command as it is, and without its --speculative-* arguments and environment.")] = False,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="With --ab: go over the arms N times, in the order ABBA.")] = 1,
-    arm: Annotated[str | None, typer.Option(help="What the capture calls this arm. [default: eagle with speculation, else baseline]")] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="Where the capture goes; with --ab, the folder for baseline.json and eagle.json."
+        ),
+    ],
+    ab: Annotated[
+        bool,
+        typer.Option(
+            "--ab",
+            help="Probe both arms: the command as it is, and without its --speculative-* arguments and environment.",
+        ),
+    ] = False,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --ab: go over the arms N times, in the order ABBA.")
+    ] = 1,
+    arm: Annotated[
+        str | None,
+        typer.Option(help="What the capture calls this arm. [default: eagle with speculation, else baseline]"),
+    ] = None,
     concurrency: Annotated[str, typer.Option(metavar="N,N,..", help="Concurrent requests to measure at.")] = "1,4,12",
-    requests: Annotated[int | None, typer.Option(min=1, help="Requests per concurrency. [default: 4 for each concurrent one, at least 16]")] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=1, help="Requests per concurrency. [default: 4 for each concurrent one, at least 16]"),
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate per request.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Orders the prompts and draws the random ones; the same seed, the same load.")] = 0,
-    prompts: Annotated[Path | None, typer.Option(metavar="FILE", help='Your own prompts: JSON lines of {"text": ...} or {"token_ids": [...]}.')] = None,
-    random_input_len: Annotated[int | None, typer.Option(min=1, help="Send random token ids of this length, for a server without a tokenizer.")] = None,
+    seed: Annotated[
+        int, typer.Option(help="Orders the prompts and draws the random ones; the same seed, the same load.")
+    ] = 0,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Your own prompts: JSON lines of {"text": ...} or {"token_ids": [...]}.'),
+    ] = None,
+    random_input_len: Annotated[
+        int | None, typer.Option(min=1, help="Send random token ids of this length, for a server without a tokenizer.")
+    ] = None,
     endpoint: Annotated[str, typer.Option(help="auto, generate or chat.")] = "auto",
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Generate all tokens even when the model would stop.")] = False,
-    python: Annotated[str | None, typer.Option(help="The server's Python, when the launch command does not show it.")] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Generate all tokens even when the model would stop.")
+    ] = False,
+    python: Annotated[
+        str | None, typer.Option(help="The server's Python, when the launch command does not show it.")
+    ] = None,
     ready_timeout: Annotated[float, typer.Option(min=1.0, help="Seconds the server may take to get ready.")] = 1800.0,
-    overhead_pairs: Annotated[int, typer.Option(min=0, help="Pairs of windows, agent active and dormant, that measure the agent's own cost.")] = 3,
-    steps: Annotated[bool, typer.Option("--steps", help="Keep the raw steps beside the capture, in NAME.steps.jsonl.gz.")] = False,
+    overhead_pairs: Annotated[
+        int, typer.Option(min=0, help="Pairs of windows, agent active and dormant, that measure the agent's own cost.")
+    ] = 3,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Keep the raw steps beside the capture, in NAME.steps.jsonl.gz.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     accept_new_host_key: options.AcceptHostKey = False,
     identity: options.Identity = None,
     ssh_config: options.SshConfig = None,
     container: options.Container = None,
     container_runtime: options.ContainerRuntime = "docker",
-) -> None:  # fmt: skip
+) -> None:
     """Start an SGLang server with instruments in it, load it, and write down what every step cost and why.
 
     The server is started on the host, measured at each concurrency, and stopped; nothing stays there.
+
+    Example: eaglediag probe --host gpu1 --ab -o results --launch 'python -m sglang.launch_server --model-path /m/target
+    --speculative-algorithm EAGLE3 --speculative-draft-model-path /m/draft --speculative-num-steps 2
+    --speculative-eagle-topk 1 --speculative-num-draft-tokens 3 --tp 8'
     """
     from eaglediag.cli.progress import TerminalProgress
     from eaglediag.probes.launch import LaunchCommand
@@ -120,9 +152,16 @@ def probe(
 
 
 def _load(
-    concurrency: str, requests: int | None, max_new_tokens: int, temperature: float, seed: int,
-    prompts: Path | None, random_input_len: int | None, endpoint: str, ignore_eos: bool,
-) -> Load:  # fmt: skip
+    concurrency: str,
+    requests: int | None,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    prompts: Path | None,
+    random_input_len: int | None,
+    endpoint: str,
+    ignore_eos: bool,
+) -> Load:
     from eaglediag.probes.workload import Load, built_in_prompts, prompts_from_file
 
     try:
@@ -148,7 +187,7 @@ def _load(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
-        endpoint=endpoint,
+        endpoint=cast("Endpoint", endpoint),
         ignore_eos=ignore_eos,
         source=source,
         random_input_len=random_input_len,

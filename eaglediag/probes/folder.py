@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shlex
+from dataclasses import dataclass
 from importlib import resources
 
 import eaglediag
@@ -54,7 +55,9 @@ class RemoteFolder:
         folders = sorted({f"{self.path}/{name.rsplit('/', 1)[0]}" for name in files})
         quoted = " ".join(shlex.quote(folder) for folder in folders)
         # Plain mkdir first: it fails when somebody else made that name, a link included.
-        script = f"umask 077 && mkdir {shlex.quote(self.path)} && mkdir -p {quoted} {shlex.quote(self.path + '/agents')}"
+        script = (
+            f"umask 077 && mkdir {shlex.quote(self.path)} && mkdir -p {quoted} {shlex.quote(self.path + '/agents')}"
+        )
         done = self.host.run(["sh", "-c", script])
         if done.returncode:
             self.gone = True
@@ -79,9 +82,31 @@ class RemoteFolder:
             return
 
 
-def leftovers(host: Host) -> list[str]:
-    """Folders of earlier probes that are still on the host and belong to the user. Raises HostError."""
-    script = f"for d in {PARENT}/{PREFIX}*; do [ -d \"$d\" ] && [ ! -L \"$d\" ] && [ -O \"$d\" ] && echo \"$d\"; done; true"
+@dataclass(frozen=True)
+class Leftover:
+    """A folder of an earlier probe; `pid` is its supervisor's when that still runs."""
+
+    path: str
+    pid: int | None
+
+
+def leftovers(host: Host) -> list[Leftover]:
+    """The user's folders on the host. Raises HostError."""
     # `-O` is not in POSIX; bash, dash and busybox have it.
+    script = (
+        f'for d in {PARENT}/{PREFIX}*; do [ -d "$d" ] && [ ! -L "$d" ] && [ -O "$d" ] || continue; '
+        'p=$(cat "$d/supervisor.pid" 2>/dev/null); kill -0 "$p" 2>/dev/null || p=; echo "$d $p"; done'
+    )
     done = host.run(["sh", "-c", script])
-    return [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(f"{PARENT}/{PREFIX}")]
+    found = []
+    for line in done.stdout.decode(errors="replace").splitlines():
+        path, _, pid = line.partition(" ")
+        found.append(Leftover(path, int(pid) if pid.strip().isdigit() else None))
+    return found
+
+
+def remove_leftover(host: Host, folder: Leftover) -> None:
+    """Remove one. Raises HostError when it will not go."""
+    done = host.run(["rm", "-rf", "--", folder.path])
+    if done.returncode:
+        raise HostError(f"{host.label}: cannot remove {folder.path}: {done.stderr.decode(errors='replace').strip()}")

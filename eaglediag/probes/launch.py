@@ -130,7 +130,9 @@ class LaunchCommand:
         hide = False
         for word in self.argv:
             name, equals, _ = word.partition("=")
-            secret = re.search(r"(api-?key|password|secret|token$|credential)", name) is not None and name.startswith("--")
+            secret = re.search(r"(api-?key|password|secret|token$|credential)", name) is not None and name.startswith(
+                "--"
+            )
             if hide:
                 words.append("<redacted>")
             elif secret and equals:

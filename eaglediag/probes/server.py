@@ -61,7 +61,11 @@ class ServerLog:
                 size = f" {event.size} {event.unit}" if event.size is not None else ""
                 detail = f"{self._capturing}{size}, {event.done} of {event.total}"
                 self._progress("capturing graphs", detail, event.done / max(1, event.total))
-            elif isinstance(event, log.CaptureEnd) and event.phase in self.captured and not (event.draft and event.phase == "extend"):
+            elif (
+                isinstance(event, log.CaptureEnd)
+                and event.phase in self.captured
+                and not (event.draft and event.phase == "extend")
+            ):
                 captured = self.captured[event.phase]
                 captured.seconds, captured.memory_gb = event.seconds, event.memory_gb
                 if event.sizes and not captured.sizes:
@@ -82,7 +86,13 @@ class Server:
     """One server process tree on one host. Use as a context manager; `stop` and `close` are safe at any time."""
 
     def __init__(
-        self, host: Host, folder: RemoteFolder, launch: LaunchCommand, python: str, route: str, progress: Progress = silent
+        self,
+        host: Host,
+        folder: RemoteFolder,
+        launch: LaunchCommand,
+        python: str,
+        route: str,
+        progress: Progress = silent,
     ) -> None:
         self.host = host
         self.folder = folder
@@ -151,6 +161,11 @@ class Server:
                 "the capture holds its last log lines; mend the launch command and probe again",
             )
 
+    @property
+    def running(self) -> bool:
+        """Whether the server is up, as far as is known."""
+        return self._supervisor is not None and not self._ended.is_set()
+
     def stop(self) -> None:
         """Stop the server and wait for its end. Never raises."""
         if self._supervisor is not None and not self._ended.is_set():
@@ -174,7 +189,7 @@ class Server:
     def _healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.launch.port, timeout=20.0)
         try:
-            connection.sock = self.host.connect(self.launch.port)  # type: ignore[assignment]
+            connection.sock = self.host.connect(self.launch.port)
             headers = {"Authorization": f"Bearer {self.launch.api_key}"} if self.launch.api_key else {}
             connection.request("GET", "/health", headers=headers)
             return connection.getresponse().status == 200
@@ -211,7 +226,9 @@ class Server:
             try:
                 code = supervisor.wait(10.0)
                 words = supervisor.stderr.read().decode(errors="replace").strip().splitlines()
-                self._lost = f"{self.host.label}: the supervisor ended with exit code {code}: {(words or [''])[-1][:300]}"
+                self._lost = (
+                    f"{self.host.label}: the supervisor ended with exit code {code}: {(words or [''])[-1][:300]}"
+                )
             except (HostError, TimeoutError) as error:
                 self._lost = str(error) or f"lost the connection to {self.host.label}"
             self._ended.set()

@@ -13,12 +13,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from . import describe, hooks, probe_points
+from .cost import cost_of_a_span
 from .imports import when_imported
 from .recorder import COLUMNS, Recorder
+from .tracer import Tracer
 from .wrap import Hook, Patch, Refused, innermost, wrap
 
 SCHEDULER = "sglang.srt.managers.scheduler"
@@ -70,6 +73,7 @@ class Agent:
     def __init__(self, folder: str, route: str, construction: dict[str, Any]) -> None:
         self.folder = os.path.join(folder, "agents")
         self.recorder = Recorder()
+        self.gates = Tracer(self.recorder.context)
         self.patches: list[tuple[str, Patch]] = []
         self.marker: dict[str, Any] = {
             "protocol": PROTOCOL,
@@ -98,9 +102,9 @@ class Agent:
         self.marker["refused"] += [{"target": target, "why": why} for target, why in missing]
         for point in points:
             if point.role != "scheduler":
-                when_imported(point.module, lambda module, point=point: self._patch(module, point))
+                when_imported(point.module, partial(self._patch, point))
 
-    def _patch(self, module: ModuleType, point: probe_points.ProbePoint) -> None:
+    def _patch(self, point: probe_points.ProbePoint, module: ModuleType) -> None:
         try:
             owner, name = point.qualname.split(".")
             function = innermost(vars(getattr(module, owner))[name])
@@ -122,7 +126,11 @@ class Agent:
             return hooks.Step(self.recorder, self._failed, point.phase)
         if point.role == "phase":
             return hooks.PhaseOf(self.recorder, self._failed, point.phase)
-        simple: dict[str, Callable[..., Hook]] = {"forward": hooks.Forward, "replay": hooks.Replay, "accept": hooks.Accept}
+        simple: dict[str, Callable[..., Hook]] = {
+            "forward": hooks.Forward,
+            "replay": hooks.Replay,
+            "accept": hooks.Accept,
+        }
         return simple[point.role](self.recorder, self._failed)
 
     def _failed(self, hook: Hook, why: str) -> None:
@@ -148,6 +156,7 @@ class Agent:
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin a window: swap the hooks in."""
+        self.gates.clear()
         self.recorder.start()
         for _, patch in self.patches:
             patch.on()
@@ -179,7 +188,21 @@ class Agent:
             stream.writelines(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
         os.replace(path + ".part", path)
         self.save()
-        return {"file": path, "rows": len(rows), "dropped": self.recorder.dropped}
+        return {
+            "rank": self.marker["rank"],
+            "file": path,
+            "rows": len(rows),
+            "dropped": self.recorder.dropped,
+            "denials": self.gates.denials(),
+        }
+
+    def discard(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Forget what was recorded since the last flush."""
+        return {"rows": len(self.recorder.drain(0.0))}
+
+    def cost(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What one hooked call costs here, in microseconds, measured on a function that does nothing."""
+        return {"us_per_span": round(cost_of_a_span(self.recorder.clock.available()) * 1e6, 3)}
 
     def status(self, request: dict[str, Any]) -> dict[str, Any]:
         """The marker as it is now."""
@@ -189,7 +212,9 @@ class Agent:
         """One request, one reply; a request that fails says why."""
         try:
             request = json.loads(line)
-            command = {"start": self.start, "stop": self.stop, "flush": self.flush, "status": self.status}[request["command"]]
+            command = {"start": self.start, "stop": self.stop, "flush": self.flush, "status": self.status}[
+                request["command"]
+            ]
             with self.lock:
                 return {"ok": True, **command(request)}
         except Exception as error:

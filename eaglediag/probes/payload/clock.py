@@ -15,9 +15,8 @@ class CudaClock:
     @staticmethod
     def available() -> bool:
         """Whether this process works on a CUDA device; asks nothing that would create a context."""
-        torch = sys.modules.get("torch")
-        cuda = getattr(torch, "cuda", None)
-        return bool(cuda is not None and cuda.is_initialized() and getattr(torch.version, "cuda", None))
+        torch: Any = sys.modules.get("torch")
+        return torch is not None and bool(torch.version.cuda) and bool(torch.cuda.is_initialized())
 
     def mark(self) -> Any:
         """Record an event on the stream the caller works on."""

@@ -38,7 +38,9 @@ def main() -> None:
         own = {**request, "file": f"{pid}.{request['file']}"} if "file" in request else request
         replies[pid] = ask(path, own, timeout_s=60.0)
 
-    threads = [threading.Thread(target=one, args=(path,)) for path in glob.glob(os.path.join(folder, "agents", "*.sock"))]
+    threads = [
+        threading.Thread(target=one, args=(path,)) for path in glob.glob(os.path.join(folder, "agents", "*.sock"))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -7,7 +7,9 @@ import re
 import sys
 from typing import Any
 
-SECRET = re.compile(r"(api_?key|password|passwd|secret|credential|auth_token|hf_token|access_key|private_key)", re.IGNORECASE)
+SECRET = re.compile(
+    r"(api_?key|password|passwd|secret|credential|auth_token|hf_token|access_key|private_key)", re.IGNORECASE
+)
 
 #: Attributes under which releases keep the graph runner of a phase: on the model runner, then on the draft worker.
 TARGET_RUNNERS = ("decode_cuda_graph_runner", "graph_runner", "cuda_graph_runner")
@@ -151,7 +153,10 @@ def _plain(value: Any, depth: int = 3) -> Any:
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     if depth and isinstance(value, dict):
-        return {str(key): "<redacted>" if SECRET.search(str(key)) else _plain(item, depth - 1) for key, item in value.items()}
+        return {
+            str(key): "<redacted>" if SECRET.search(str(key)) else _plain(item, depth - 1)
+            for key, item in value.items()
+        }
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item, depth - 1) for item in value]
     return str(value)[:1000]

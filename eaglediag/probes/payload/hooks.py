@@ -183,5 +183,3 @@ def accept_lengths(result: Any) -> list[int] | None:
 def _batch_size(batch: Any) -> int:
     requests = getattr(batch, "reqs", None)
     return len(requests) if requests is not None else int(batch.seq_lens.shape[0])
-
-

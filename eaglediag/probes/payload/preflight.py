@@ -57,7 +57,7 @@ def main() -> None:
     except (ImportError, ValueError):
         spec = None
     if spec is not None and spec.submodule_search_locations:
-        from eaglediag_payload import probe_points
+        from eaglediag_payload import probe_points  # type: ignore[import-not-found]
 
         package = next(iter(spec.submodule_search_locations))
         points, missing = probe_points.resolve(package)

@@ -32,15 +32,41 @@ class Rule:
 RULES = (
     Rule("scheduler", "managers/scheduler.py", "Scheduler", ("__init__",), required=True),
     Rule("step", "managers/tp_worker.py", "TpModelWorker", ("forward_batch_generation",), "decode", required=True),
-    Rule("step", "speculative/*worker*.py", "*", ("forward_batch_generation", "forward_batch_speculative_generation"), "cycle", required=True),
-    Rule("phase", "speculative/*worker*.py", "*", ("draft", "_prepare_for_speculative_decoding"), "draft", required=True),
+    Rule(
+        "step",
+        "speculative/*worker*.py",
+        "*",
+        ("forward_batch_generation", "forward_batch_speculative_generation"),
+        "cycle",
+        required=True,
+    ),
+    Rule(
+        "phase", "speculative/*worker*.py", "*", ("draft", "_prepare_for_speculative_decoding"), "draft", required=True
+    ),
     Rule("phase", "speculative/*worker*.py", "*", ("verify",), "verify", required=True),
-    Rule("phase", "speculative/*worker*.py", "*", ("_draft_extend_for_decode", "forward_draft_extend_after_decode"), "draft_extend", required=True),
-    Rule("phase", "speculative/*worker*.py", "*", ("_draft_extend_for_prefill", "forward_draft_extend"), "draft_extend"),
+    Rule(
+        "phase",
+        "speculative/*worker*.py",
+        "*",
+        ("_draft_extend_for_decode", "forward_draft_extend_after_decode"),
+        "draft_extend",
+        required=True,
+    ),
+    Rule(
+        "phase", "speculative/*worker*.py", "*", ("_draft_extend_for_prefill", "forward_draft_extend"), "draft_extend"
+    ),
     Rule("forward", "model_executor/model_runner.py", "ModelRunner", ("forward",), required=True),
     Rule("replay", "speculative/*graph_runner.py", "*", ("replay", "execute"), required=True),
-    Rule("accept", "managers/scheduler_output_processor_mixin.py", "*", ("process_batch_result_decode",), required=False),
-    Rule("accept", "managers/scheduler_components/batch_result_processor.py", "*", ("process_batch_result_decode",), required=False),
+    Rule(
+        "accept", "managers/scheduler_output_processor_mixin.py", "*", ("process_batch_result_decode",), required=False
+    ),
+    Rule(
+        "accept",
+        "managers/scheduler_components/batch_result_processor.py",
+        "*",
+        ("process_batch_result_decode",),
+        required=False,
+    ),
 )
 
 #: Abstract bases: their bodies only say `pass`.
@@ -79,7 +105,12 @@ def resolve(package: str) -> tuple[list[ProbePoint], list[tuple[str, str]]]:
         found = list(_matches(rule, root, parsed))
         points += found
         if rule.required and not found:
-            missing.append((f"{rule.role} {rule.phase} ({rule.files}: {', '.join(rule.methods)})".replace("  ", " "), "not in this release's source"))
+            missing.append(
+                (
+                    f"{rule.role} {rule.phase} ({rule.files}: {', '.join(rule.methods)})".replace("  ", " "),
+                    "not in this release's source",
+                )
+            )
     if not any(point.role == "accept" for point in points):
         missing.append(("accept (process_batch_result_decode)", "not in this release's source"))
     return points, missing
@@ -103,5 +134,7 @@ def _matches(rule: Rule, root: str, parsed: dict[str, ast.Module]) -> list[Probe
                 continue
             for item in owner.body:
                 if isinstance(item, ast.FunctionDef) and item.name in rule.methods:
-                    found.append(ProbePoint(rule.role, rule.phase, module, f"{owner.name}.{item.name}", path, item.lineno))
+                    found.append(
+                        ProbePoint(rule.role, rule.phase, module, f"{owner.name}.{item.name}", path, item.lineno)
+                    )
     return found

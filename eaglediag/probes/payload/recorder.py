@@ -125,7 +125,9 @@ class Recorder:
         """Keep the accept lengths (bonus token included) of a step's verify."""
         self._accepted_step = step
         if self.active and len(self._rows) < MAX_ROWS:
-            self._rows.append(["accept", step, "verify", batch, None, None, time.perf_counter_ns(), None, None, None, None, lengths])
+            self._rows.append(
+                ["accept", step, "verify", batch, None, None, time.perf_counter_ns(), None, None, None, None, lengths]
+            )
 
     # -- from the agent's thread ---------------------------------------------------------------------------------
 

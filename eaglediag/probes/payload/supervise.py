@@ -52,6 +52,8 @@ def server_environment(folder: str, spec: dict[str, Any]) -> dict[str, str]:
 def main() -> None:
     """Supervise one server from start to end."""
     folder = sys.argv[1]
+    with open(os.path.join(folder, "supervisor.pid"), "w", encoding="utf-8") as stream:
+        stream.write(str(os.getpid()))
     spec = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a hang-up shows as end of file, and is handled there
     argv = spec["argv"] if spec["shell"] is None else [shutil.which("bash") or "sh", "-c", spec["shell"]]
@@ -83,7 +85,7 @@ def main() -> None:
 
 
 def _obey(server: subprocess.Popen[bytes], grace_s: float) -> None:
-    """"stop" ends the server and waits for the records to be fetched; end of file ends everything."""
+    """ "stop" ends the server and waits for the records to be fetched; end of file ends everything."""
     for line in sys.stdin:
         if line.strip() == "stop":
             _end_group(server.pid, grace_s)
@@ -109,7 +111,11 @@ def _pass_on(server: subprocess.Popen[bytes], folder: str) -> None:
 
 def _end_group(leader: int, grace_s: float) -> None:
     """Ask the launcher to end, which knows how to end its own; then ask all of its group, then make them."""
-    for signal_number, patience_s, whole_group in ((signal.SIGTERM, grace_s, False), (signal.SIGTERM, 3.0, True), (signal.SIGKILL, 3.0, True)):
+    for signal_number, patience_s, whole_group in (
+        (signal.SIGTERM, grace_s, False),
+        (signal.SIGTERM, 3.0, True),
+        (signal.SIGKILL, 3.0, True),
+    ):
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if whole_group else os.kill)(leader, signal_number)
         deadline = time.monotonic() + patience_s

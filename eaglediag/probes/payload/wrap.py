@@ -50,9 +50,11 @@ def innermost(function: Any) -> FunctionType:
 class Patch:
     """A function and the code that stands in for its own while the patch is on. Off, it costs nothing."""
 
-    def __init__(self, function: FunctionType, replacement: CodeType) -> None:
+    def __init__(self, function: FunctionType, replacement: CodeType, inner: FunctionType | None = None) -> None:
         self.function = function
         self.replacement = replacement
+        #: What carries the function's own code while the patch is on: itself, or the copy that a hook calls.
+        self.inner = inner or function
         self.original: CodeType | None = None
 
     def on(self) -> None:
@@ -76,9 +78,10 @@ def wrap(function: FunctionType, hook: Hook) -> Patch:
         raise Refused("it is a generator or coroutine")
     original = FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
     original.__kwdefaults__ = function.__kwdefaults__
+    original.__qualname__ = function.__qualname__
     hooks: list[tuple[Hook, FunctionType]] = function.__globals__.setdefault(HOOKS, [])
     hooks.append((hook, original))
-    return Patch(function, _forwarding_code(code, len(hooks) - 1))
+    return Patch(function, _forwarding_code(code, len(hooks) - 1), original)
 
 
 def _forwarding_code(code: CodeType, slot: int) -> CodeType:

@@ -1,0 +1,100 @@
+"""One or several arms, probed in turn, each written as soon as it is measured."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglediag.capture import store
+from eaglediag.capture.model import Capture
+from eaglediag.errors import CaptureError
+from eaglediag.hosts.base import Host
+from eaglediag.probes.agents import Rows
+from eaglediag.probes.launch import LaunchCommand
+from eaglediag.probes.progress import Progress
+from eaglediag.probes.session import Plan, Session
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A server configuration, and where its capture goes."""
+
+    name: str
+    launch: LaunchCommand
+    output: Path
+
+
+def order(arms: int, repeat: int) -> list[tuple[int, int]]:
+    """(arm, turn) in the order ABBA ABBA ...: a drift of the machine weighs on all arms alike."""
+    turns = []
+    for turn in range(repeat):
+        sequence = range(arms) if turn % 2 == 0 else reversed(range(arms))
+        turns += [(arm, turn) for arm in sequence]
+    return turns
+
+
+def probe_arms(
+    hosts: Sequence[Host],
+    arms: Sequence[Arm],
+    plan: Callable[[Arm, int], Plan],
+    repeat: int,
+    *,
+    keep_steps: bool,
+    progress: Progress,
+) -> list[Capture]:
+    """Probe every arm `repeat` times and write its capture after each turn.
+
+    Raises what ended a probe early, after writing what it had.
+    """
+    captures: dict[int, Capture] = {}
+    rows: dict[int, list[tuple[str, Rows]]] = {}
+    for position, turn in order(len(arms), repeat):
+        arm = arms[position]
+        label = arm.name + (f" {turn + 1}/{repeat}" if repeat > 1 else "")
+
+        def told(stage: str, detail: str = "", fraction: float | None = None, label: str = label) -> None:
+            progress(f"{label}: {stage}" if len(arms) > 1 else stage, detail, fraction)
+
+        session = Session(plan(arm, turn), told)
+        try:
+            session.run(hosts)
+        finally:
+            capture = _merged(captures.get(position), session.capture())
+            captures[position] = capture
+            rows.setdefault(position, []).extend(session.rows)
+            if keep_steps:
+                path = arm.output.with_name(arm.output.name.removesuffix(".json") + ".steps.jsonl.gz")
+                write_steps(rows[position], path)
+                capture.steps_file = path.name
+            store.write(capture, arm.output)
+    return [captures[position] for position in range(len(arms))]
+
+
+def _merged(before: Capture | None, now: Capture) -> Capture:
+    """Turns of one arm are one capture: windows and denials of all, the description of the first."""
+    if before is None:
+        return now
+    before.windows += now.windows
+    before.denials += now.denials
+    known = {(problem.code, problem.message) for problem in before.problems}
+    before.problems += [problem for problem in now.problems if (problem.code, problem.message) not in known]
+    if now.status == "partial":
+        before.status = "partial"
+        before.server.last_log_lines, before.server.exit_code = now.server.last_log_lines, now.server.exit_code
+    return before
+
+
+def write_steps(recorded: Sequence[tuple[str, Rows]], path: Path) -> None:
+    """The raw steps as JSON lines: an object with window, rank and columns, then arrays. Raises CaptureError."""
+    try:
+        with gzip.open(path, "wt", compresslevel=5, encoding="utf-8") as stream:
+            for window, rows in recorded:
+                header = {"window": window, "rank": rows.rank, "clock": rows.clock, "columns": rows.columns,
+                          "epoch_minus_perf_ns": rows.epoch_minus_perf_ns}  # fmt: skip
+                stream.write(json.dumps(header) + "\n")
+                stream.writelines(json.dumps(row, separators=(",", ":")) + "\n" for row in rows.rows)
+    except OSError as error:
+        raise CaptureError(f"cannot write {path}: {error.strerror}", "free some space, or leave --steps out") from error

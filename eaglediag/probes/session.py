@@ -1,0 +1,351 @@
+"""One arm, probed from beginning to end: ship, preflight, start, wait, warm up, measure, collect, stop, remove.
+
+Whatever ends it early, what was measured until then is in the capture, marked partial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import eaglediag
+from eaglediag.capture.model import (
+    Capture,
+    Instrumentation,
+    ModelShape,
+    Problem,
+    Rank,
+    Refusal,
+    Server as ServerDescription,
+    Source,
+    Window,
+    Workload,
+)
+from eaglediag.errors import EaglediagError, InstrumentationError, Interrupted
+from eaglediag.hosts.base import Host
+from eaglediag.probes.agents import Agents, Rows
+from eaglediag.probes.aggregate import rank_window
+from eaglediag.probes.denials import merge_denials
+from eaglediag.probes.evidence.sglang_server import server_from_arguments
+from eaglediag.probes.folder import RemoteFolder
+from eaglediag.probes.launch import LaunchCommand
+from eaglediag.probes.overhead import measure_overhead
+from eaglediag.probes.preflight import Preflight, preflight
+from eaglediag.probes.progress import Progress, silent
+from eaglediag.probes.server import Server
+from eaglediag.probes.workload import Client, Load, Result, random_prompts
+
+#: Environment that changes how a server runs; anything else stays on the host.
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_",
+    "SGLANG_",
+    "SGL_",
+    "TORCH",
+    "PYTORCH_",
+    "OMP_NUM_THREADS",
+    "TRITON_",
+    "CUDA_",
+)
+WARM_UP_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to probe, and how."""
+
+    launch: LaunchCommand
+    load: Load
+    arm: str
+    python: str | None = None
+    ready_timeout_s: float = 1800.0
+    overhead_pairs: int = 3
+    repeat: int = 0
+
+
+@dataclass
+class Session:
+    """The state of one arm's probe; `capture()` sums up whatever there is."""
+
+    plan: Plan
+    progress: Progress = silent
+    created: float = field(default_factory=time.time)
+    preflights: list[tuple[str, Preflight]] = field(default_factory=list)
+    server: Server | None = None
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    denials: dict[str, list[tuple[int, list[dict[str, Any]]]]] = field(default_factory=dict)
+    rows: list[tuple[str, Rows]] = field(default_factory=list)
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    instrumentation: Instrumentation = field(default_factory=lambda: Instrumentation(route="none"))
+    status: str = "complete"
+    endpoint: str = ""
+    agents: Agents | None = None
+
+    def run(self, hosts: Sequence[Host]) -> None:
+        """Probe. Raises what went wrong, after noting it in the capture."""
+        try:
+            with ExitStack() as stack:
+                self._run(hosts, stack)
+        except (EaglediagError, KeyboardInterrupt) as error:
+            self._note(error)
+            raise (
+                Interrupted("interrupted; the server was stopped and its folder removed")
+                if isinstance(error, KeyboardInterrupt)
+                else error
+            ) from None
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: BaseException) -> None:
+        self.status = "partial"
+        code = {EaglediagError: "ended_early", KeyboardInterrupt: "interrupted"}
+        name = next((value for kind, value in code.items() if isinstance(error, kind)), "failed")
+        message = error.message if isinstance(error, EaglediagError) else f"{type(error).__name__} {error}".strip()
+        self.problems.append(Problem(code=name, message=message, advice=getattr(error, "advice", "")))
+
+    def _run(self, hosts: Sequence[Host], stack: ExitStack) -> None:
+        plan, progress = self.plan, self.progress
+        progress("preflight", ", ".join(host.label for host in hosts))
+        servers: list[Server] = []
+        places = []
+        for node, host in enumerate(hosts):
+            launch = plan.launch.on_node(node, len(hosts))
+            folder = stack.enter_context(RemoteFolder(host))
+            folder.ship()
+            checked = preflight(host, folder, launch, plan.python)
+            self.preflights.append((host.label, checked))
+            for note in checked.notes:
+                self.problems.append(Problem(code="preflight", message=f"{host.label}: {note}"))
+            progress("preflight", _describe(host, checked))
+            servers.append(
+                Server(host, folder, launch, checked.python, checked.route, progress if node == 0 else silent)
+            )
+            places.append((host, folder, checked.python))
+        route = self.preflights[0][1].route
+        self.instrumentation = Instrumentation(route=route, layout=self.preflights[0][1].found["layout"] or "")
+        self.server = servers[0]
+        for server in servers:
+            stack.enter_context(server)
+            server.start()
+        servers[0].wait_ready(plan.ready_timeout_s)
+        self.agents = Agents(places)
+        try:
+            self._measure(servers, self.agents)
+        finally:
+            for server in servers:
+                server.stop()
+
+    def _measure(self, servers: list[Server], agents: Agents) -> None:
+        load, progress, server = self.plan.load, self.progress, servers[0]
+        self._find_ranks(agents)
+        if load.random_input_len is not None and not load.prompts:
+            vocabulary = (self.ranks[0].get("model") or {}).get("vocab_size") if self.ranks else None
+            load.prompts = random_prompts(load.random_input_len, int(vocabulary or 32000), load.seed)
+        client = Client(server.host, server.launch.port, load, server.launch.api_key)
+        client.choose_endpoint()
+        self.endpoint = client.endpoint
+        for concurrency in load.concurrency:
+            progress("warming up", f"concurrency {concurrency}")
+            client.run(concurrency, concurrency, min(WARM_UP_TOKENS, load.max_new_tokens))
+            server.check()
+        for concurrency in load.concurrency:
+            name = f"c{concurrency}" + (f"-r{self.plan.repeat}" if self.plan.repeat else "")
+            self._window(server, agents, client, name, concurrency)
+        self.instrumentation.overhead = measure_overhead(
+            agents, client, self.windows, self.plan.overhead_pairs, progress
+        )
+        self._find_ranks(agents)
+        self._require_ranks()
+
+    def _window(self, server: Server, agents: Agents, client: Client, name: str, concurrency: int) -> None:
+        count = self.plan.load.count(concurrency)
+        label = f"concurrency {concurrency}"
+        self.progress("measuring", label, 0.0)
+        agents.command("start")
+        result: Result | None = None
+        try:
+            result = client.run(
+                concurrency,
+                count,
+                on_done=lambda done: self.progress("measuring", f"{label}, {done} of {count} requests", done / count),
+            )
+        finally:
+            # Also after Ctrl-C: what was recorded until then is worth keeping, if the server is still there.
+            if result is not None or server.running:
+                self._collect(agents, name, concurrency, result)
+        server.check()
+        if result.failed and len(result.failed) == len(result.requests):
+            raise InstrumentationError(
+                f"no request was answered at {label}: {result.failed[0].error}",
+                "look at the server's log in the capture",
+            )
+        if result.failed:
+            self.problems.append(
+                Problem(
+                    code="failed_requests",
+                    message=f"{len(result.failed)} of {len(result.requests)} requests failed at {label}: {result.failed[0].error}",
+                )
+            )
+        self.texts[name] = result.texts
+
+    def _collect(self, agents: Agents, name: str, concurrency: int, result: Result | None) -> None:
+        self.progress("collecting", f"concurrency {concurrency}")
+        agents.command("stop")
+        recorded, replies = agents.collect(name)
+        self.rows += [(name, rows) for rows in recorded]
+        self.denials[name] = [(int(reply["rank"]), reply["denials"]) for reply in replies if reply["ok"]]
+        for reply in replies:
+            if not reply["ok"]:
+                self.problems.append(
+                    Problem(
+                        code="agent",
+                        message=f"the agent of process {reply['pid']} on {reply['host']} gave no records: {reply['error']}",
+                    )
+                )
+        self.windows.append(
+            Window(
+                id=name,
+                concurrency=concurrency,
+                repeat=self.plan.repeat,
+                started=result.started if result else time.time(),
+                duration_s=round(result.duration_s, 4) if result else 0.0,
+                throughput=round(result.throughput, 4) if result and result.throughput else None,
+                requests=result.requests if result else [],
+                failed_requests=len(result.failed) if result else 0,
+                ranks=[rank_window(rows) for rows in recorded],
+            )
+        )
+
+    def _find_ranks(self, agents: Agents) -> None:
+        """Ask every agent who it is; ranks that answered once and no more stay known, with their last words."""
+        known = {rank["rank"]: rank for rank in self.ranks}
+        for reply in agents.command("status"):
+            if reply["ok"]:
+                known[reply["rank"]] = {**reply, "seen": True}
+            else:
+                for rank in known.values():
+                    if rank["pid"] == reply["pid"] and rank["host"] == reply["host"]:
+                        rank["seen"] = False
+                        rank["errors"] = [*rank["errors"], f"it no longer answers: {reply['error']}"]
+        self.ranks = [known[number] for number in sorted(known)]
+        self.instrumentation.ranks_expected = self.ranks[0]["ranks_expected"] if self.ranks else None
+        self.instrumentation.ranks = [_rank(rank) for rank in self.ranks]
+
+    def _require_ranks(self) -> None:
+        """Raises InstrumentationError when ranks are missing: their share of the story is not told."""
+        expected = self.instrumentation.ranks_expected
+        seen = [rank.rank for rank in self.instrumentation.ranks if rank.seen]
+        failed = self.agents.failed if self.agents else {}
+        why = "; ".join(f"{place}: {words}" for place, words in failed.items())
+        if not self.ranks:
+            raise InstrumentationError(
+                f"no scheduler process has an agent{': ' + why if why else ''}",
+                "if the launch command changes PYTHONPATH or SGLANG_PLUGINS itself, let it keep what is there",
+            )
+        missing = sorted(set(range(expected or 0)) - set(seen))
+        if missing:
+            raise InstrumentationError(
+                f"ranks {len(seen)}/{expected}: no records from rank {', '.join(map(str, missing))}{': ' + why if why else ''}",
+                "the capture is marked partial; look at its server log",
+            )
+
+    def capture(self) -> Capture:
+        """What is known so far."""
+        description, found = self._server(), self.preflights[0][1].found if self.preflights else {}
+        load = self.plan.load
+        capture = Capture(
+            tool_version=eaglediag.__version__,
+            created=self.created,
+            arm=self.plan.arm,
+            status="partial" if self.status == "partial" else "complete",
+            problems=self.problems,
+            source=Source(kind="probe"),
+            server=description,
+            hosts=[checked.host_info(name) for name, checked in self.preflights],
+            instrumentation=self.instrumentation,
+            workload=Workload(
+                source=f"{load.source}, {self.endpoint or load.endpoint} endpoint",
+                prompts=len(load.prompts),
+                random_input_len=load.random_input_len,
+                max_new_tokens=load.max_new_tokens,
+                temperature=load.temperature,
+                seed=load.seed,
+                concurrency=list(load.concurrency),
+                requests_per_window=load.requests,
+                digest=load.digest(),
+            ),
+            windows=self.windows,
+            denials=merge_denials(self.denials),
+        )
+        capture.server.release = str(found.get("release") or "")
+        capture.server.commit = found.get("commit")
+        return capture
+
+    def _server(self) -> ServerDescription:
+        leader = self.ranks[0] if self.ranks else {}
+        description = server_from_arguments(leader.get("arguments") or {}, "server_info")
+        description.command = self.plan.launch.redacted()
+        description.environment = {
+            name: value for name, value in self.plan.launch.environment.items() if name.startswith(ENVIRONMENT)
+        }
+        if leader:
+            description.overlap = leader.get("overlap", description.overlap)
+            description.device = leader.get("device") or description.device
+            if leader.get("model"):
+                description.model = ModelShape(**leader["model"])
+            if leader.get("draft_model"):
+                description.draft_model = ModelShape(**leader["draft_model"])
+        description.versions = {
+            **(self.preflights[0][1].versions() if self.preflights else {}),
+            **leader.get("versions", {}),
+        }
+        if description.speculation is not None:
+            simulated = self.plan.launch.environment.get("SGLANG_SIMULATE_ACC_LEN")
+            description.speculation.simulated_accept_length = float(simulated) if simulated else None
+        server = self.server
+        if server is not None:
+            description.ready_s = None if server.ready_s is None else round(server.ready_s, 1)
+            description.exit_code = server.exit_code if self.status == "partial" else None
+            description.last_log_lines = [
+                line[:2000] for line in server.log.tail(60 if self.status == "partial" else 10)
+            ]
+            description.captured = {**description.captured, **server.log.captured}
+        for phase, captured in (leader.get("captured") or {}).items():
+            entry = description.captured.get(phase)
+            if entry is not None and captured["sizes"]:
+                entry.sizes = captured["sizes"]
+        return description
+
+
+def _rank(marker: dict[str, Any]) -> Rank:
+    return Rank(
+        rank=marker["rank"],
+        host=marker["host"],
+        pid=marker["pid"],
+        gpu=marker.get("gpu"),
+        tp=marker["tp"],
+        dp=marker["dp"],
+        pp=marker["pp"],
+        seen=marker["seen"],
+        layout=marker["layout"],
+        patched=marker["patched"],
+        refused=[Refusal(**refused) for refused in marker["refused"]],
+        errors=[str(error)[:2000] for error in marker["errors"]][:100],
+        clock="cuda_event" if marker.get("clock") == "cuda_event" else "host_clock",
+    )
+
+
+def _describe(host: Host, checked: Preflight) -> str:
+    found = checked.found
+    gpus = f"{len(found['gpus'])} x {found['gpus'][0]['name']}" if found["gpus"] else "no GPU"
+    commit = f" ({found['commit']})" if found["commit"] else ""
+    return (
+        f"{host.label}: SGLang {found['release']}{commit}, Python {found['python']}, torch {found['torch']}, {gpus}, "
+        f"{checked.route} route, {len(found['points'])} probe points"
+    )
