@@ -16,7 +16,15 @@ SCHEMA_VERSION = 1
 Phase = Literal["decode", "verify", "draft", "draft_extend", "extend", "idle"]
 #: How a number was obtained.
 Method = Literal[
-    "cuda_event", "host_clock", "profiler", "log_line", "metrics", "server_info", "benchmark", "server_report", "derived"
+    "cuda_event",
+    "host_clock",
+    "profiler",
+    "log_line",
+    "metrics",
+    "server_info",
+    "benchmark",
+    "server_report",
+    "derived",
 ]
 Text = Annotated[str, Field(max_length=20_000)]
 Name = Annotated[str, Field(max_length=500)]
@@ -151,7 +159,11 @@ class Request(Strict):
 
 
 class Window(Strict):
-    """One stretch of load at one concurrency. `throughput` is completion tokens per second, all requests together."""
+    """One stretch of load at one concurrency. `throughput` is completion tokens per second, all requests together.
+
+    `accept_length` is what a benchmark reports for the whole stretch, bonus token included, where neither requests nor
+    ranks say it.
+    """
 
     id: Name
     concurrency: Count | None = None
@@ -161,6 +173,7 @@ class Window(Strict):
     duration_s: float
     throughput: float | None = None
     throughput_method: Method = "host_clock"
+    accept_length: float | None = None
     simulated_accept_length: float | None = None
     requests: list[Request] = Field(default_factory=list, max_length=20_000)
     failed_requests: Count = 0

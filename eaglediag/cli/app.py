@@ -15,6 +15,7 @@ COMMANDS = {
     "breakeven": Command("breakeven:breakeven", "Give the accept length at which speculation starts to pay."),
     "demo": Command("demo:demo", "Probe both arms of a tiny model on this machine's CPU, and compare them."),
     "clean": Command("clean:clean", "Remove what a killed probe may have left on a host."),
+    "import": Command("import_:import_", "Make a capture from logs, benchmark results, metrics or a trace."),
 }
 
 app = typer.Typer(

@@ -35,21 +35,39 @@ from eaglediag.probes.evidence.sglang_log import (
 
 #: Unreadable lines kept to be shown; the rest are counted.
 KEPT_LINES = 1000
+#: Earlier launches that are remembered.
+MAX_LAUNCHES = 20
+_PER_START = frozenset(
+    ("node_rank", "random_seed", "host", "port", "nccl_port", "dist_init_addr", "grpc_port", "numa_node")
+)
+
+
+@dataclass
+class Launch:
+    """One start of the server. `series` is by writer (a container or process named before the prefix) and rank."""
+
+    arguments: dict[str, JsonValue] = field(default_factory=dict)
+    started: float | None = None
+    ready: float | None = None
+    models: list[str] = field(default_factory=list)
+    captured: dict[Phase, CapturedGraphs] = field(default_factory=dict)
+    startup: StartupTimings | None = None
+    series: dict[tuple[str, Rank], DecodeSeries] = field(default_factory=dict)
+    remarks: Counter[str] = field(default_factory=Counter)
+    trouble: Counter[str] = field(default_factory=Counter)
+
+    def finish(self) -> None:
+        """No more lines of this launch will come."""
+        for one in self.series.values():
+            one.finish()
+        self.series = {key: one for key, one in self.series.items() if one.lines}
 
 
 @dataclass
 class SglangLog:
-    """What a log said. `series` is by writer (a container or process named before the prefix) and rank."""
+    """A log that is being read, launch by launch: a restart with other arguments begins a new one."""
 
-    series: dict[tuple[str, Rank], DecodeSeries] = field(default_factory=dict)
-    arguments: list[dict[str, JsonValue]] = field(default_factory=list)
-    captured: dict[Phase, CapturedGraphs] = field(default_factory=dict)
-    startup: StartupTimings | None = None
-    models: list[str] = field(default_factory=list)
-    ready: list[float] = field(default_factory=list)
-    started: float | None = None
-    remarks: Counter[str] = field(default_factory=Counter)
-    trouble: Counter[str] = field(default_factory=Counter)
+    launches: list[Launch] = field(default_factory=lambda: [Launch()])
     lines: int = 0
     unreadable: int = 0
     unreadable_lines: list[str] = field(default_factory=list)
@@ -101,8 +119,7 @@ class SglangLog:
 
     def finish(self) -> None:
         """The log is over."""
-        for series in self.series.values():
-            series.finish()
+        self.launches[-1].finish()
 
     def take(self, event: Event) -> None:
         """Take one event."""
@@ -123,43 +140,69 @@ class SglangLog:
             if len(self.unreadable_lines) < KEPT_LINES:
                 self.unreadable_lines.append(event.text[:2000])
         elif isinstance(event, ServerArgs):
-            self.started = event.stamp.time if self.started is None else self.started
-            if len(self.arguments) < 16:
-                self.arguments.append(event.arguments)
+            self._launched(event)
         elif isinstance(event, (CaptureBegin, CaptureSizes, CaptureEnd)):
             self._capture(event)
-        elif isinstance(event, StartupTimings):
-            self.startup = event
-        elif isinstance(event, Ready):
-            if event.stamp.time is not None and len(self.ready) < 16:
-                self.ready.append(event.stamp.time)
-        elif isinstance(event, WeightsLoaded):
-            if event.model and event.model not in self.models and len(self.models) < 16:
-                self.models.append(event.model)
-        elif isinstance(event, (GraphDisabled, SpeculationChanged)):
-            if len(self.remarks) < 200 or event.text in self.remarks:
-                self.remarks[event.text[:1000]] += 1
-        elif isinstance(event, Trouble) and (len(self.trouble) < 200 or event.text in self.trouble):
-            self.trouble[event.text[:1000]] += 1
+        else:
+            _start_up(self.launches[-1], event)
+
+    def _launched(self, event: ServerArgs) -> None:
+        launch = self.launches[-1]
+        if launch.arguments and _identity(launch.arguments) != _identity(event.arguments):
+            launch.finish()
+            # What matters is the last launch that served, and how many there were.
+            self.launches = [*self.launches[-MAX_LAUNCHES:], Launch()]
+            self._writers.clear()
+            launch = self.launches[-1]
+        elif launch.arguments:
+            for one in launch.series.values():
+                one.prefill(0)
+        launch.arguments, launch.started, launch.ready = event.arguments, event.stamp.time, None
 
     def _series(self, source: str, rank: Rank) -> DecodeSeries:
-        return self.series.setdefault((source, rank), DecodeSeries())
+        return self.launches[-1].series.setdefault((source, rank), DecodeSeries())
 
     def _capture(self, event: CaptureBegin | CaptureSizes | CaptureEnd) -> None:
+        # Every rank captures the same; one speaks for all. A draft model's own prefill graphs are not a phase of ours.
         if event.stamp.rank.tp or event.stamp.rank.dp:
             return
+        captured = self.launches[-1].captured
         if isinstance(event, CaptureSizes):
             phase: Phase = "decode" if event.unit == "requests" else "extend"
-            self.captured.setdefault(phase, CapturedGraphs()).sizes = event.sizes
-            self.captured[phase].unit = "tokens" if event.unit == "tokens" else "requests"
+            captured.setdefault(phase, CapturedGraphs()).sizes = event.sizes
+            captured[phase].unit = "tokens" if event.unit == "tokens" else "requests"
             return
         if event.phase == "extend" and event.draft:
             return
-        graphs = self.captured.setdefault(event.phase, CapturedGraphs())
+        graphs = captured.setdefault(event.phase, CapturedGraphs())
+        graphs.sizes = event.sizes if event.sizes is not None else graphs.sizes
         if isinstance(event, CaptureBegin):
-            graphs.sizes = event.sizes if event.sizes is not None else graphs.sizes
             graphs.unit = "tokens" if event.unit == "tokens" else "requests"
             graphs.backend, graphs.tokens_per_request = event.backend, event.tokens_per_request
         else:
-            graphs.sizes = event.sizes if event.sizes is not None else graphs.sizes
             graphs.seconds, graphs.memory_gb = event.seconds, event.memory_gb
+
+
+def _start_up(launch: Launch, event: Event) -> None:
+    if isinstance(event, StartupTimings):
+        launch.startup = event
+    elif isinstance(event, Ready):
+        launch.ready = event.stamp.time if event.stamp.time is not None else launch.ready
+    elif isinstance(event, WeightsLoaded):
+        if event.model and event.model not in launch.models and len(launch.models) < 16:
+            launch.models.append(event.model)
+    elif isinstance(event, (GraphDisabled, SpeculationChanged)):
+        _count(launch.remarks, event.text)
+    elif isinstance(event, Trouble):
+        _count(launch.trouble, event.text)
+
+
+def _count(texts: Counter[str], text: str) -> None:
+    text = text[:1000]
+    if len(texts) < 200 or text in texts:
+        texts[text] += 1
+
+
+def _identity(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The arguments without those that differ from node to node and from start to start of one server."""
+    return {name: value for name, value in arguments.items() if name not in _PER_START}
