@@ -65,6 +65,17 @@ class Process(ABC):
     def kill(self) -> None:
         """End it now, as far as the connection allows. Never raises."""
 
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the streams. The command itself is left alone, but sees the end of its input."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            with suppress(OSError):
+                stream.close()
+
 
 class Host(ABC):
     """A machine. `label` is what messages and captures call it."""
@@ -113,15 +124,15 @@ class Host(ABC):
         def drain(name: str, stream: IO[bytes]) -> None:
             printed[name] = stream.read()
 
-        threads = [
-            threading.Thread(target=feed, daemon=True),
-            threading.Thread(target=drain, args=("stdout", process.stdout), daemon=True),
-            threading.Thread(target=drain, args=("stderr", process.stderr), daemon=True),
-        ]
+        threads = {
+            process.stdin: threading.Thread(target=feed, daemon=True),
+            process.stdout: threading.Thread(target=drain, args=("stdout", process.stdout), daemon=True),
+            process.stderr: threading.Thread(target=drain, args=("stderr", process.stderr), daemon=True),
+        }
         try:
-            for thread in threads:
+            for thread in threads.values():
                 thread.start()
-            for thread in threads:
+            for thread in threads.values():
                 thread.join(max(0.0, deadline - time.monotonic()))
                 if thread.is_alive():
                     raise TimeoutError
@@ -132,8 +143,13 @@ class Host(ABC):
         except BaseException:
             process.kill()
             raise
-        process.stdout.close()
-        process.stderr.close()
+        finally:
+            for stream, thread in threads.items():
+                if thread.ident is not None:
+                    thread.join(1.0)
+                if not thread.is_alive():  # closing a stream that is being read would wait for the reader
+                    with suppress(OSError):
+                        stream.close()
         return Completed(returncode, printed["stdout"], printed["stderr"])
 
     def write_file(self, path: str, data: bytes, mode: int = 0o600) -> None:

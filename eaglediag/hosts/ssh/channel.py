@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Literal
 
 import paramiko
-from paramiko.common import cMSG_CHANNEL_REQUEST
 
 from eaglediag.errors import HostError
 from eaglediag.hosts.base import Process
@@ -47,10 +47,7 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        try:
-            data = self._receive(len(view))
-        except (EOFError, paramiko.SSHException) as error:
-            raise ConnectionResetError(str(error)) from error
+        data = self._receive(len(view))
         view[: len(data)] = data
         return len(data)
 
@@ -80,14 +77,47 @@ class _Writer(io.RawIOBase):
         super().close()
 
 
-class SshProcess(Process):
-    """A command on an exec channel. Its exit status is -1 when a signal ended it: paramiko does not pass on which."""
+def _until_lost(receive: Callable[[int], bytes], size: int) -> bytes:
+    try:
+        return receive(size)
+    except (EOFError, paramiko.SSHException):  # the acknowledgement found the connection gone
+        return b""
 
-    def __init__(self, channel: paramiko.Channel, label: str) -> None:
-        self._channel, self._label, self._killed = channel, label, False
+
+class SshProcess(Process):
+    """A command on an exec channel. Its exit status is -1 when a signal ended it: paramiko does not pass on which.
+
+    It is started by a shell that first prints its process id behind `MARK`: sshd does not pass signals on for root.
+    """
+
+    MARK = b"eaglediag-pid "
+
+    def __init__(self, channel: paramiko.Channel, label: str, kill: Callable[[int], None]) -> None:
+        """`channel` has been asked to run `command(argv)`; `kill` ends the process group that a process id leads.
+
+        Raises HostError when the login shell does not start the command.
+        """
+        self._channel, self._label, self._kill, self._killed = channel, label, kill, False
         self.stdin = io.BufferedWriter(_Writer(channel))
-        self.stdout = io.BufferedReader(_Reader(channel.recv))
-        self.stderr = io.BufferedReader(_Reader(channel.recv_stderr))
+        self.stdout = io.BufferedReader(_Reader(lambda size: _until_lost(channel.recv, size)))
+        self.stderr = io.BufferedReader(_Reader(lambda size: _until_lost(channel.recv_stderr, size)))
+        self._pid = self._begin()
+
+    @classmethod
+    def command(cls, argv: Sequence[str]) -> str:
+        """The command line for the exec request."""
+        return shlex.join(["sh", "-c", f'echo "{cls.MARK.decode()}$$"; exec "$@"', "sh", *argv])
+
+    def _begin(self) -> int:
+        """Wait until the command starts; its process id. Raises HostError when the login shell lets none start."""
+        greeting = []
+        for line in self.stdout:
+            if line.startswith(self.MARK):
+                return int(line.removeprefix(self.MARK))
+            greeting.append(line)  # a talkative shell start-up file
+        status = self.wait(10.0)
+        said = " ".join(b"".join([*greeting, self.stderr.read()]).decode(errors="replace").split())
+        raise HostError(f"{self._label} starts no command: {said[:300] or f'exit status {status}'}")
 
     def poll(self) -> int | None:
         return self.wait(0.0) if self._channel.exit_status_ready() else None
@@ -96,7 +126,8 @@ class SshProcess(Process):
         if not self._channel.status_event.wait(timeout):
             raise TimeoutError
         status = self._channel.exit_status
-        if status == -1 and not self._killed:
+        cut_off = self._channel.closed and not self._channel.eof_received
+        if (status == -1 or cut_off) and not self._killed:
             # A dying transport closes its channels just before it counts as dead: let it finish.
             transport = self._channel.get_transport()
             transport.join(1.0)
@@ -106,15 +137,9 @@ class SshProcess(Process):
 
     def kill(self) -> None:
         self._killed = True
-        request = paramiko.Message()
-        request.add_byte(cMSG_CHANNEL_REQUEST)
-        request.add_int(self._channel.remote_chanid)
-        request.add_string("signal")
-        request.add_boolean(False)
-        request.add_string("KILL")
+        with suppress(HostError):
+            self._kill(self._pid)
         with suppress(OSError, EOFError, paramiko.SSHException):
-            # paramiko has no call for RFC 4254's "signal" request.
-            self._channel.get_transport()._send_user_message(request)  # type: ignore[attr-defined]
             self._channel.close()
 
 
@@ -137,7 +162,7 @@ class ChannelStream:
         """A buffered reader."""
         with self._lock:
             self._holders += 1
-        return io.BufferedReader(_Reader(self._channel.recv, self._release))
+        return io.BufferedReader(_Reader(self._receive, self._release))
 
     def settimeout(self, timeout: float | None, /) -> None:
         self._channel.settimeout(timeout)
@@ -146,6 +171,15 @@ class ChannelStream:
         if not self._closed:
             self._closed = True
             self._release()
+
+    def _receive(self, size: int) -> bytes:
+        try:
+            data = self._channel.recv(size)
+        except (EOFError, paramiko.SSHException) as error:
+            raise ConnectionResetError("the SSH connection was lost") from error
+        if not data and not self._channel.eof_received:
+            raise ConnectionResetError("the SSH connection was lost")
+        return data
 
     def _release(self) -> None:
         with self._lock:

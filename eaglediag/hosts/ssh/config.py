@@ -17,6 +17,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from eaglediag.errors import UsageError
@@ -180,7 +181,9 @@ def _read_files(target: Target, config: Path | None) -> Mapping[str, list[str]]:
     files = [config] if config else [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
     parser = paramiko.SSHConfig()
     try:
-        parser.parse(line for file in files if file.is_file() for line in _with_includes(file))
+        # The first value of a keyword holds, and user and port take part in the expansion of others.
+        given = [f"User {target.user}"] * bool(target.user) + [f"Port {target.port}"] * bool(target.port)
+        parser.parse(chain(given, *(_with_includes(file) for file in files if file.is_file())))
         found = parser.lookup(target.host)
     except (paramiko.SSHException, OSError, ImportError, ValueError) as error:
         raise UsageError(f"cannot read the ssh config: {error}", "correct it, or install the OpenSSH client") from error

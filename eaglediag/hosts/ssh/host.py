@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,14 +47,18 @@ class SshHost(Host):
         try:
             with self._opening:
                 channel = self._transport.open_session(timeout=60.0)
-                channel.exec_command(shlex.join(argv))
+                channel.exec_command(SshProcess.command(argv))
         except paramiko.ChannelException as error:
             raise HostError(
                 f"{self.label} refuses to start another command: {error.text}", "raise MaxSessions in its sshd_config"
             ) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise self._failure(error) from error
-        return SshProcess(channel, self.label)
+        return SshProcess(channel, self.label, self._kill)
+
+    def _kill(self, pid: int) -> None:
+        """End a command's process group; sshd makes every command the leader of one."""
+        self.run(["sh", "-c", f"kill -KILL -{pid} || kill -KILL {pid}"], timeout=10.0)
 
     def connect(self, port: int, address: str = "127.0.0.1", timeout: float = 10.0) -> Stream:
         try:

@@ -36,11 +36,18 @@ class Entry:
     def matches(self, name: str) -> bool:
         """Whether the line is about `name`, which is "host" or "[host]:port"."""
         if self.hosts.startswith("|1|"):
-            return hmac.compare_digest(paramiko.HostKeys.hash_host(name, self.hosts), self.hosts)
+            return self._hash_matches(name)
         patterns = self.hosts.lower().split(",")
         return any(_glob(name, pattern) for pattern in patterns if not pattern.startswith("!")) and not any(
             _glob(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")
         )
+
+    def _hash_matches(self, name: str) -> bool:
+        try:
+            salt, hashed = (base64.b64decode(part) for part in self.hosts.split("|")[2:])
+        except ValueError:  # binascii.Error, or another number of parts
+            return False
+        return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), hashed)
 
 
 def _glob(name: str, pattern: str) -> bool:

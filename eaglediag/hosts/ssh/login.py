@@ -7,7 +7,7 @@ import binascii
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -26,12 +26,13 @@ _Fields = list[tuple[str, bool]]
 
 def log_in(transport: paramiko.Transport, settings: Settings, ask: Ask | None) -> None:
     """Authenticate as `settings.user`. Raises HostError naming what was tried and what the server accepts."""
-    _Login(transport, settings, None if settings.batch_mode else ask).run()
+    with ExitStack() as held:
+        _Login(transport, settings, None if settings.batch_mode else ask, held).run()
 
 
 class _Login:
-    def __init__(self, transport: paramiko.Transport, settings: Settings, ask: Ask | None) -> None:
-        self._transport, self._settings, self._ask = transport, settings, ask
+    def __init__(self, transport: paramiko.Transport, settings: Settings, ask: Ask | None, held: ExitStack) -> None:
+        self._transport, self._settings, self._ask, self._held = transport, settings, ask, held
         self._accepted: list[str] = []
         self._tried: list[str] = []
         self._unasked = False
@@ -110,7 +111,7 @@ class _Login:
         if not path or path == "none":
             return []
         agent = paramiko.agent.AgentSSH()
-        connection = socket.socket(socket.AF_UNIX)
+        connection = self._held.enter_context(socket.socket(socket.AF_UNIX))
         connection.settimeout(30.0)
         try:
             connection.connect(path)
