@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-from eaglediag.analysis import breakeven
-from eaglediag.analysis.breakeven import BreakEven
-from eaglediag.analysis.measured import Arm, BatchCost, LoadCost, measure
-from eaglediag.analysis.statistics import Estimate, estimate
-from eaglediag.capture.model import Capture, Denial, Problem, Speculation
+from eaglediag.analysis import sentences
+from eaglediag.analysis.comparability import Comparability, comparability
+from eaglediag.analysis.measured import Arm, measure
+from eaglediag.analysis.pairing import MIN_STEPS, Load, Outcome, Row, pair_loads, pair_rows
+from eaglediag.analysis.suspects import suspects
+from eaglediag.capture.model import Capture, Denial, Problem
 from eaglediag.errors import NotComparable, UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-    Sums = Mapping[str, Array]
-
-Outcome = Literal["better", "worse", "equal", "inconclusive", "not_comparable"]
-
-#: Speed-ups within this of 1 are called equal.
-TOLERANCE = 0.02
-#: A batch size needs this many steps in both arms to get a row.
-MIN_STEPS = 30
-#: Throughput and the cycle's arithmetic may differ by this much before the report calls them irreconcilable: the
-#: throughput also holds the prefill and the time in which load ramps up and down.
-RECONCILES = 0.10
-
-
-@dataclass(frozen=True)
-class Row:
-    """One batch size. `speedup` follows from step, cycle and accept length; `seen` is the ratio of throughputs at that
-    concurrency. `break_even` is None when both arms speculate or neither does."""
-
-    batch_size: int
-    baseline: BatchCost
-    candidate: BatchCost
-    speedup: Estimate
-    seen: Estimate | None
-    break_even: BreakEven | None
-    break_even_length: Estimate | None
-    outcome: Outcome
-
-    @property
-    def reconciliation(self) -> float | None:
-        """By how much the speed-up seen differs from the one implied, as a share of the latter."""
-        return None if self.seen is None else self.seen.value / self.speedup.value - 1
-
-    @property
-    def excess_ms(self) -> float | None:
-        """By how much a cycle is too long to break even at its accept length, in ms (negative: it has room)."""
-        if self.candidate.accept_length is None:
-            return None
-        return self.candidate.period.value - self.candidate.accept_length.value * self.baseline.period.value
-
-
-@dataclass(frozen=True)
-class Load:
-    """One concurrency: tokens/s of both arms, prefill and ramps included."""
-
-    concurrency: int
-    baseline: LoadCost
-    candidate: LoadCost
-    speedup: Estimate
-    break_even: BreakEven | None
-    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -100,6 +43,7 @@ class Comparison:
 
     baseline: Arm
     candidate: Arm
+    comparability: Comparability
     outcome: Outcome
     headline: str
     rows: tuple[Row, ...]
@@ -120,24 +64,12 @@ def compare(baseline: Capture, candidate: Capture) -> Comparison:
     Raises UsageError when the arms are the wrong way round, NotComparable when they share no batch size and no
     concurrency.
     """
-    from eaglediag.analysis import sentences
-
     base, other = measure(baseline, arm=0), measure(candidate, arm=1)
     if base.speculative and not other.speculative:
         raise UsageError(f"{base.name} speculates and {other.name} does not", "give the baseline first")
     settings = candidate.server.speculation if not base.speculative else None
-    loads = tuple(
-        _load(base.loads[size], other.loads[size], other.speculative and not base.speculative, settings)
-        for size in base.loads
-        if size in other.loads
-    )
-    seen = {load.concurrency: load.speedup for load in loads}
-    shared = [size for size in base.batches if size in other.batches]
-    rows = tuple(
-        _row(base.batches[size], other.batches[size], seen.get(size), base.speculative != other.speculative, settings)
-        for size in shared
-        if min(base.batches[size].steps, other.batches[size].steps) >= MIN_STEPS
-    )
+    loads = pair_loads(base, other, settings)
+    rows = pair_rows(base, other, loads, settings)
     if not rows and not loads:
         raise NotComparable(
             f"{base.name} and {other.name} share no batch size with {MIN_STEPS} steps in both and no concurrency",
@@ -153,120 +85,20 @@ def compare(baseline: Capture, candidate: Capture) -> Comparison:
         for arm, capture in ((base, baseline), (other, candidate))
         for denial in sorted(capture.denials, key=lambda denial: -sum(denial.counts.values()))
     )
+    differences = comparability(baseline, candidate)
+    forbidden = differences.grade == "not_comparable"
     return Comparison(
         baseline=base,
         candidate=other,
-        outcome=(rows or loads)[0].outcome,
-        headline=sentences.headline(base, other, rows, loads, denials),
+        comparability=differences,
+        outcome="not_comparable" if forbidden else (rows or loads)[0].outcome,
+        headline=sentences.headline(base, other, rows, loads, denials, differences),
         rows=rows,
         loads=loads,
         skipped=_skipped(base, other),
         denials=denials,
-        problems=problems + tuple(ArmProblem("", problem) for problem in _irreconcilable(rows)),
+        problems=problems + tuple(ArmProblem("", problem) for problem in suspects(rows, (baseline, candidate))),
     )
-
-
-def outcome(speedup: Estimate, tolerance: float = TOLERANCE) -> Outcome:
-    """The outcome that an interval supports. Without an interval there is no telling.
-
-    Better and worse are beyond the tolerance as far as is known, and differ from 1 for certain.
-    """
-    if speedup.interval is None:
-        return "inconclusive"
-    low, high = speedup.interval
-    if 1 - tolerance <= low and high <= 1 + tolerance:
-        return "equal"
-    if low > 1 and speedup.value > 1 + tolerance:
-        return "better"
-    return "worse" if high < 1 and speedup.value < 1 - tolerance else "inconclusive"
-
-
-def _yield(sums: Sums) -> Array | float:
-    """Tokens that one request gets out of one step: 1 for plain decoding, the accept length for a cycle."""
-    return sums["tokens"] / sums["passes"] if sums["passes"].any() else 1.0
-
-
-def _speedup(base: Sums, other: Sums) -> Array:
-    step = base["period_ms"] / base["steps"] / _yield(base)
-    cycle = other["period_ms"] / other["steps"] / _yield(other)
-    ratio: Array = step / cycle
-    return ratio
-
-
-def _break_even(base: Sums, other: Sums) -> Array:
-    ratio: Array = (other["period_ms"] / other["steps"]) / (base["period_ms"] / base["steps"])
-    return ratio
-
-
-def _row(
-    base: BatchCost, other: BatchCost, seen: Estimate | None, against_plain: bool, settings: Speculation | None
-) -> Row:
-    speedup = estimate(_speedup, base.resampled, other.resampled)
-    length = judged = None
-    if against_plain:
-        length = estimate(_break_even, base.resampled, other.resampled)
-        judged = breakeven.judged(
-            break_even=length.value,
-            accept_length=other.accept_length.value if other.accept_length else None,
-            speedup=speedup.value if other.accept_length else None,
-            draft_tokens=_draft_tokens(settings),
-            break_even_interval=length.interval,
-            accept_length_interval=other.accept_length.interval if other.accept_length else None,
-            speedup_interval=speedup.interval if other.accept_length else None,
-            step_ms=base.period.value,
-            cycle_ms=other.period.value,
-            chain=_is_chain(settings),
-        )
-    known = not against_plain or other.accept_length is not None
-    return Row(
-        batch_size=base.batch_size,
-        baseline=base,
-        candidate=other,
-        speedup=speedup,
-        seen=seen,
-        break_even=judged,
-        break_even_length=length,
-        outcome=outcome(speedup) if known else "inconclusive",
-    )
-
-
-def _load(base: LoadCost, other: LoadCost, against_plain: bool, settings: Speculation | None) -> Load:
-    ratio = other.throughput / base.throughput
-    # Tokens per second of latency are resampled by request; their relative spread is that of the throughput's ratio.
-    spread = (
-        estimate(_request_ratio, base.resampled, other.resampled)
-        if base.resampled.blocks and other.resampled.blocks
-        else Estimate(ratio)
-    )
-    interval = tuple(ratio * bound / spread.value for bound in spread.interval) if spread.interval else None
-    speedup = Estimate(ratio, (interval[0], interval[1]) if interval else None, spread.blocks, spread.effective_n)
-    judged = None
-    if against_plain and other.accept_length is not None:
-        low, high = speedup.interval or (ratio, ratio)
-        judged = breakeven.judged(
-            break_even=other.accept_length / ratio,
-            accept_length=other.accept_length,
-            speedup=ratio,
-            draft_tokens=_draft_tokens(settings),
-            break_even_interval=(other.accept_length / high, other.accept_length / low) if speedup.interval else None,
-            speedup_interval=speedup.interval,
-            chain=_is_chain(settings),
-        )
-    return Load(base.concurrency, base, other, speedup, judged, outcome(speedup))
-
-
-def _request_ratio(base: Sums, other: Sums) -> Array:
-    ratio: Array = (other["tokens"] / other["latency_ms"]) / (base["tokens"] / base["latency_ms"])
-    return ratio
-
-
-def _draft_tokens(settings: Speculation | None) -> int | None:
-    maximum = settings.max_accept_length if settings else None
-    return None if maximum is None or maximum < 2 else maximum - 1
-
-
-def _is_chain(settings: Speculation | None) -> bool:
-    return settings is None or settings.topk is None or settings.topk == 1
 
 
 def _sizes(arm: Arm) -> str:
@@ -305,16 +137,3 @@ def _problems(capture: Capture) -> list[Problem]:
             Problem(code="failed_requests", message=f"{failed} requests failed", advice="see the server's log")
         )
     return problems
-
-
-def _irreconcilable(rows: tuple[Row, ...]) -> list[Problem]:
-    return [
-        Problem(
-            code="irreconcilable",
-            message=f"batch {row.batch_size}: throughput gives a speed-up of {row.seen.value:.2f}, step and cycle "
-            f"times with the accept length give {row.speedup.value:.2f}, {100 * abs(row.reconciliation):.0f} % apart",
-            advice="look at prefill, queueing and failed requests; with short requests the ramps dominate",
-        )
-        for row in rows
-        if row.seen is not None and row.reconciliation is not None and abs(row.reconciliation) > RECONCILES
-    ]

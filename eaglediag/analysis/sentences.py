@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglediag.analysis.breakeven import BreakEven
+from eaglediag.analysis.comparability import Comparability, Difference
 from eaglediag.analysis.figures import estimate, faster_or_slower, number
 from eaglediag.analysis.measured import CYCLE_PARTS, Arm
 from eaglediag.capture.model import Denial, Phase
 
 if TYPE_CHECKING:
-    from eaglediag.analysis.comparison import ArmDenial, Load, Row
+    from eaglediag.analysis.comparison import ArmDenial
+    from eaglediag.analysis.pairing import Load, Row
 
 PHASE_NAMES: dict[Phase, str] = {
     "decode": "decode",
@@ -23,17 +25,38 @@ PHASE_NAMES: dict[Phase, str] = {
 }
 
 
-def headline(base: Arm, other: Arm, rows: Sequence[Row], loads: Sequence[Load], denials: Sequence[ArmDenial]) -> str:
-    """What happened at the smallest batch size and why; then where other batch sizes disagree."""
+def headline(
+    base: Arm,
+    other: Arm,
+    rows: Sequence[Row],
+    loads: Sequence[Load],
+    denials: Sequence[ArmDenial],
+    differences: Comparability,
+) -> str:
+    """What happened at the smallest batch size and why; where others disagree; what else could explain it."""
     what = _subject(base, other)
-    if not rows:
-        return _headline_of_loads(what, loads)
+    sentence = _headline_of_rows(base, other, rows, denials, what) if rows else _headline_of_loads(what, loads)
+    if forbidding := differences.graded("not_comparable"):
+        return f"Not comparable: {_named(forbidding)}. For what it is worth: {sentence}."
+    if doubtful := differences.graded("confounding"):
+        verb = "this" if len(doubtful) == 1 else "these"
+        return f"{sentence}. The arms also differ in {_named(doubtful)}: {verb} could explain some or all of it."
+    return f"{sentence}."
+
+
+def _named(differences: Sequence[Difference]) -> str:
+    named = [f"{one.what} ({one.baseline} against {one.candidate})" for one in differences[:3]]
+    more = len(differences) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _headline_of_rows(base: Arm, other: Arm, rows: Sequence[Row], denials: Sequence[ArmDenial], what: str) -> str:
     first = rows[0]
     sentence = f"{what} {_compared(first)} at batch {first.batch_size}{_cause(base, other, first, denials)}"
     others = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome != "inconclusive"]
     if others:
         sentence += "; but " + ", ".join(f"at batch {row.batch_size} it {_compared(row)}" for row in others[:3])
-    return sentence + "."
+    return sentence
 
 
 def condition(denial: Denial) -> str:
@@ -171,4 +194,4 @@ def _headline_of_loads(what: str, loads: Sequence[Load]) -> str:
         sentence += "; but " + ", ".join(
             f"at concurrency {load.concurrency} it {_compared(load)}" for load in others[:3]
         )
-    return sentence + "."
+    return sentence

@@ -16,6 +16,7 @@ def render(result: Comparison, out: TextIO) -> None:
         out.write(f"\n### {table.title}\n\n")
         out.write(table_text(table))
     for title, lines in (
+        ("Differences between the arms beside speculation", tables.differences(result)),
         ("Why there was no graph", tables.denials(result)),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
         (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TextIO
 
 from eaglediag.analysis.breakeven import BreakEven, Interval
-from eaglediag.analysis.comparison import Comparison, Load, Row
+from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.measured import Arm, BatchCost
+from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.sentences import breakeven_sentence, condition
 from eaglediag.analysis.statistics import Estimate
 
@@ -64,6 +66,11 @@ def comparison(result: Comparison) -> Json:
     return {
         "outcome": result.outcome,
         "headline": result.headline,
+        "comparability": {
+            "grade": result.comparability.grade,
+            "differences": [asdict(one) for one in result.comparability.differences],
+            "unknown": list(result.comparability.unknown),
+        },
         "baseline": _arm(result.baseline),
         "candidate": _arm(result.candidate),
         "by_batch_size": [_row(row) for row in result.rows],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglediag.analysis.breakeven import Interval
-from eaglediag.analysis.comparison import Comparison, Load, Row
+from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import estimate, interval, number, percent
+from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.analysis.statistics import Estimate
 from eaglediag.capture.model import Phase
@@ -77,6 +78,13 @@ def denials(comparison: Comparison) -> list[str]:
             f"{one.arm}: {PHASE_NAMES[one.denial.phase]}{batch}, {total} times{ranks}: {condition(one.denial)}{aside}"
         )
     return lines
+
+
+def differences(comparison: Comparison) -> list[str]:
+    """What differs between the arms beside speculation, gravest first, and what is not on record."""
+    grades = {"harmless": "harmless", "confounding": "could explain it", "not_comparable": "forbids a verdict"}
+    named = [f"{grades[one.grade]}: {one}" for one in comparison.comparability.differences]
+    return [*named, *(f"not on record: {what}" for what in comparison.comparability.unknown)]
 
 
 def problems(comparison: Comparison) -> list[tuple[str, str]]:

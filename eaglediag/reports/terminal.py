@@ -56,6 +56,7 @@ def _comparison(result: Comparison, out: Console) -> None:
         out.print()
         out.print(_laid_out(table, out.width))
     for title, lines in (
+        ("Differences between the arms beside speculation", tables.differences(result)),
         ("Why there was no graph", tables.denials(result)),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
     ):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eaglediag.analysis.comparison import Row, compare
+from eaglediag.analysis.comparison import compare
+from eaglediag.analysis.pairing import Row
 from eaglediag.capture.model import Blocks, Capture, Problem, Rank
 from eaglediag.errors import NotComparable, UsageError
 from tests.factories import batch, capture, cycle, decode, denial, pair, window

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eaglediag.analysis.comparison import outcome
+from eaglediag.analysis.pairing import outcome
 from eaglediag.analysis.statistics import MIN_BLOCKS, Estimate, Resampled, estimate, resample
 
 PAIRS = 500

@@ -1,0 +1,103 @@
+"""Results that should make their reader suspicious, by name: each is likelier a fault of measurement than a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from eaglediag.analysis.measured import BatchCost
+from eaglediag.analysis.pairing import Row
+from eaglediag.capture.model import Capture, Problem
+
+#: Throughput and the cycle's arithmetic may differ by this much before the report calls them irreconcilable: the
+#: throughput also holds the prefill and the time in which load ramps up and down.
+RECONCILES = 0.10
+#: A step may get this much cheaper with more requests before it is called suspect.
+CHEAPER = 0.05
+#: So many accepted lengths without one that differs are a signature and no workload.
+MANY_PASSES = 200
+#: The first block of a window may be this much slower than the others.
+SLOW_START = 0.10
+
+
+def suspects(rows: Sequence[Row], captures: Sequence[Capture]) -> list[Problem]:
+    """Everything suspect in a comparison's rows and in the captures behind them."""
+    found = [*_irreconcilable(rows), *_below_one(rows), *_extreme_accept_length(rows)]
+    found += _cheaper_with_batch([row.baseline for row in rows], "decode step")
+    found += _cheaper_with_batch([row.candidate for row in rows], "cycle")
+    for capture in captures:
+        found += _slow_start(capture)
+    return found
+
+
+def _irreconcilable(rows: Sequence[Row]) -> Iterator[Problem]:
+    for row in rows:
+        if row.seen is not None and row.reconciliation is not None and abs(row.reconciliation) > RECONCILES:
+            yield Problem(
+                code="irreconcilable",
+                message=f"batch {row.batch_size}: throughput gives a speed-up of {row.seen.value:.2f}, step and "
+                f"cycle times with the accept length give {row.speedup.value:.2f}, {100 * abs(row.reconciliation):.0f} % apart",
+                advice="look at prefill, queueing and failed requests; with short requests the ramps dominate",
+            )
+
+
+def _below_one(rows: Sequence[Row]) -> Iterator[Problem]:
+    for row in rows:
+        if row.break_even_length is not None and row.break_even_length.value < 1:
+            yield Problem(
+                code="break_even_below_one",
+                message=f"batch {row.batch_size}: a whole cycle seems to take less time than one plain decode step "
+                f"({row.candidate.period.value:.2f} ms against {row.baseline.period.value:.2f} ms)",
+                advice="the arms met the machine in different states, or the baseline is held back: measure both again",
+            )
+
+
+def _extreme_accept_length(rows: Sequence[Row]) -> Iterator[Problem]:
+    for row in rows:
+        histogram = row.candidate.histogram
+        lengths = [length for length, count in enumerate(histogram, start=1) if count]
+        if sum(histogram) < MANY_PASSES or len(lengths) != 1:
+            continue
+        if lengths[0] == 1:
+            yield Problem(
+                code="accept_length_one",
+                message=f"batch {row.batch_size}: not one drafted token was accepted in {sum(histogram)} verify passes",
+                advice="that is a bug's signature: hidden states not captured, a draft for another model, stale inputs",
+            )
+        elif row.break_even is not None and lengths[0] == row.break_even.max_accept_length:
+            yield Problem(
+                code="accept_length_maximal",
+                message=f"batch {row.batch_size}: every drafted token was accepted in {sum(histogram)} verify passes",
+                advice="check that the accept length is not simulated and that the output is the model's",
+            )
+
+
+def _cheaper_with_batch(costs: Sequence[BatchCost], what: str) -> Iterator[Problem]:
+    for small, large in pairwise(costs):
+        if large.period.high < small.period.low * (1 - CHEAPER):
+            yield Problem(
+                code="cost_falls_with_batch",
+                message=f"a {what} takes {small.period.value:.2f} ms at batch {small.batch_size} and only "
+                f"{large.period.value:.2f} ms at batch {large.batch_size}",
+                advice="more requests cannot cost less on the same path: compare graph shares, clocks and warm-up",
+            )
+
+
+def _slow_start(capture: Capture) -> Iterator[Problem]:
+    for window in capture.windows:
+        for stats in (batch for rank in window.ranks[:1] for batch in rank.batches):
+            periods = [
+                ms / steps for ms, steps in zip(stats.blocks.period_ms, stats.blocks.steps, strict=True) if steps
+            ]
+            if len(periods) < 6:
+                continue
+            rest = sorted(periods[1:])
+            spread = rest[-1 - len(rest) // 10] - rest[len(rest) // 10]
+            median = rest[len(rest) // 2]
+            if periods[0] > median * (1 + SLOW_START) and periods[0] > rest[-1] + spread:
+                yield Problem(
+                    code="slow_start",
+                    message=f"{capture.arm}, window {window.id}, batch {stats.batch_size}: the first second is "
+                    f"{100 * (periods[0] / median - 1):.0f} % slower than the rest",
+                    advice="it followed idleness: warm up longer, or leave the first window out",
+                )

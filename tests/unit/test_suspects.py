@@ -1,0 +1,48 @@
+"""Results that are likelier a fault of the measurement than a fact are called suspect, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglediag.analysis.comparison import compare
+from eaglediag.capture.model import Capture
+from tests.factories import capture, cycle, decode, pair
+
+
+def codes(baseline: Capture, candidate: Capture) -> list[str]:
+    return [one.problem.code for one in compare(baseline, candidate).problems]
+
+
+def test_a_plausible_pair_is_not_suspect() -> None:
+    baseline = capture("baseline", {1: decode(4.2), 4: decode(4.6), 12: decode(15.1)}, seed=1)
+    eagle = capture("eagle", {1: cycle(9.2), 4: cycle(9.9), 12: cycle(15.2)}, seed=2)
+    assert codes(baseline, eagle) == []
+
+
+def test_throughput_that_does_not_follow_from_the_cycle() -> None:
+    baseline, eagle = pair()
+    eagle.windows[0].throughput = (eagle.windows[0].throughput or 0) * 0.7
+    assert codes(baseline, eagle) == ["irreconcilable"]
+
+
+def test_a_break_even_below_one() -> None:
+    baseline, eagle = pair(decode_ms=12, verify_ms=8)
+    assert codes(baseline, eagle) == ["break_even_below_one"]
+
+
+@pytest.mark.parametrize(("length", "code"), [(1.0, "accept_length_one"), (4.0, "accept_length_maximal")])
+def test_an_accept_length_at_its_bounds(length: float, code: str) -> None:
+    assert codes(*pair(accept_length=length)) == [code]
+
+
+def test_a_cost_that_falls_as_batch_grows() -> None:
+    baseline = capture("baseline", {1: decode(15.0), 4: decode(4.6)}, seed=1)
+    eagle = capture("eagle", {1: cycle(16.0), 4: cycle(16.2)}, seed=2)
+    assert codes(baseline, eagle) == ["cost_falls_with_batch"]
+
+
+def test_a_first_second_after_idleness() -> None:
+    baseline, eagle = pair()
+    blocks = baseline.windows[0].ranks[0].batches[0].blocks
+    blocks.period_ms[0] *= 1.5
+    assert codes(baseline, eagle) == ["slow_start"]
