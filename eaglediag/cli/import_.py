@@ -22,7 +22,7 @@ def import_(
         typer.Argument(
             metavar="FILE...",
             help="Files of one server: SGLang or vLLM logs (also gzipped, rotated, from docker or Kubernetes), "
-            "benchmark results, a saved /server_info or /metrics, a torch profiler trace. What each is, is seen by its content.",
+            "benchmark results, a saved /server_info or /metrics, a torch profiler trace. Recognised by content.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="CAPTURE", help="The capture to write.")],
