@@ -12,6 +12,7 @@ from eaglediag.cli import options
 def clean(
     host: options.HostOption,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the folders.")] = False,
+    remote_parent: Annotated[str, typer.Option(metavar="DIR", help="Where the probe made its folder.")] = "/tmp",
     accept_new_host_key: options.AcceptHostKey = False,
     identity: options.Identity = None,
     ssh_config: options.SshConfig = None,
@@ -33,7 +34,7 @@ def clean(
         container_runtime=container_runtime,
     ) as hosts:
         for one in hosts:
-            found = leftovers(one)
+            found = leftovers(one, remote_parent)
             for folder in found:
                 if folder.pid is not None:
                     typer.echo(

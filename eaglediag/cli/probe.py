@@ -68,6 +68,9 @@ def probe(
     steps: Annotated[
         bool, typer.Option("--steps", help="Keep the raw steps beside the capture, in NAME.steps.jsonl.gz.")
     ] = False,
+    remote_parent: Annotated[
+        str, typer.Option(metavar="DIR", help="The folder on the host in which the probe makes its own.")
+    ] = "/tmp",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     accept_new_host_key: options.AcceptHostKey = False,
     identity: options.Identity = None,
@@ -122,6 +125,7 @@ def probe(
             ready_timeout_s=ready_timeout,
             overhead_pairs=overhead_pairs if turn == 0 else 0,
             repeat=turn,
+            remote_parent=remote_parent,
         )
 
     with (

@@ -1,4 +1,4 @@
-"""The one folder on the host: made by plain mkdir, 0700, holding the payload as plain files and a manifest; always removed."""
+"""The one folder on the host: made by plain mkdir, 0700, holding the payload and a manifest; always removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import eaglediag
 from eaglediag.errors import HostError
 from eaglediag.hosts.base import Host
 
-#: Where folders go on the host, and what `eaglediag clean` looks for.
+#: Where folders go on the host unless told otherwise, and what `eaglediag clean` looks for.
 PARENT = "/tmp"
 PREFIX = "eaglediag-"
 
@@ -38,9 +38,10 @@ def payload_files() -> dict[str, bytes]:
 class RemoteFolder:
     """The folder on one host. Use as a context manager: it is removed at the end, whatever happened."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, parent: str = PARENT) -> None:
         self.host = host
-        self.path = f"{PARENT}/{PREFIX}{secrets.token_hex(6)}"
+        self.parent = parent
+        self.path = f"{parent.rstrip('/')}/{PREFIX}{secrets.token_hex(6)}"
         self.gone = False
 
     def __enter__(self) -> RemoteFolder:
@@ -63,7 +64,7 @@ class RemoteFolder:
             self.gone = True
             raise HostError(
                 f"{self.host.label}: cannot make {self.path}: {done.stderr.decode(errors='replace').strip()}",
-                f"make {PARENT} writable and free some space",
+                f"make {self.parent} writable and free some space, or name another folder with --remote-parent",
             )
         manifest = []
         for name, data in files.items():
@@ -90,11 +91,11 @@ class Leftover:
     pid: int | None
 
 
-def leftovers(host: Host) -> list[Leftover]:
+def leftovers(host: Host, parent: str = PARENT) -> list[Leftover]:
     """The user's folders on the host. Raises HostError."""
     # `-O` is not in POSIX; bash, dash and busybox have it.
     script = (
-        f'for d in {PARENT}/{PREFIX}*; do [ -d "$d" ] && [ ! -L "$d" ] && [ -O "$d" ] || continue; '
+        f'for d in {shlex.quote(parent)}/{PREFIX}*; do [ -d "$d" ] && [ ! -L "$d" ] && [ -O "$d" ] || continue; '
         'p=$(cat "$d/supervisor.pid" 2>/dev/null); kill -0 "$p" 2>/dev/null || p=; echo "$d $p"; done'
     )
     done = host.run(["sh", "-c", script])

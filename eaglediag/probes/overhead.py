@@ -38,8 +38,11 @@ def measure_overhead(agents: Agents, client: Client, windows: list[Window], pair
         if pairs > 1:
             half = float(student.ppf(0.975, pairs - 1)) * stdev(ratios) / sqrt(pairs)
             overhead.interval = (round(overhead.ratio - half, 4), round(overhead.ratio + half, 4))
-    replies = [reply for reply in agents.command("cost") if reply["ok"]]
-    if replies:
+    replies = agents.command("cost")
+    failed = [reply["error"] for reply in replies if not reply["ok"]]
+    if failed:
+        overhead.method += f"; the cost of a hook could not be measured: {failed[0]}"
+    elif replies:
         spans = _spans_per_step(windows)
         overhead.hook_us_per_step = round(max(reply["us_per_span"] for reply in replies) * spans, 2)
         step = _step_ms(windows)

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from eaglediag.capture.model import Gpu, HostInfo
 from eaglediag.errors import InstrumentationError
 from eaglediag.hosts.base import Host
-from eaglediag.probes.folder import PARENT, RemoteFolder
+from eaglediag.probes.folder import RemoteFolder
 from eaglediag.probes.launch import LaunchCommand
 
 Route = Literal["plugin", "sitecustomize"]
@@ -75,7 +75,7 @@ def preflight(host: Host, folder: RemoteFolder, launch: LaunchCommand, python: s
             f"{host.label}: {interpreter} cannot run the preflight: {words[:300]}",
             "name the server's Python with --python",
         ) from None
-    _require(host, launch, interpreter, found)
+    _require(host, folder, launch, interpreter, found)
     result = Preflight(interpreter, found)
     result.notes = _notes(found)
     return result
@@ -102,7 +102,7 @@ def _interpreter(host: Host, launch: LaunchCommand, python: str | None) -> str:
     return words[1] if words[0].endswith("/env") and len(words) > 1 else words[0]
 
 
-def _require(host: Host, launch: LaunchCommand, python: str, found: dict[str, Any]) -> None:
+def _require(host: Host, folder: RemoteFolder, launch: LaunchCommand, python: str, found: dict[str, Any]) -> None:
     if found["package"] is None:
         raise InstrumentationError(
             f"{host.label}: {python} (Python {found['python']}) has no SGLang",
@@ -120,7 +120,8 @@ def _require(host: Host, launch: LaunchCommand, python: str, found: dict[str, An
         )
     if found["disk_free_mb"] < NEEDED_MB:
         raise InstrumentationError(
-            f"{host.label}: {found['disk_free_mb']} MB free in {PARENT}, {NEEDED_MB} MB are needed", "free some space"
+            f"{host.label}: {found['disk_free_mb']} MB free in {folder.parent}, {NEEDED_MB} MB are needed",
+            "free some space",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import eaglediag
 from eaglediag.capture.model import (
     Capture,
+    CapturedGraphs,
     Instrumentation,
     ModelShape,
     Problem,
@@ -30,7 +31,7 @@ from eaglediag.probes.agents import Agents, Rows
 from eaglediag.probes.aggregate import rank_window
 from eaglediag.probes.denials import merge_denials
 from eaglediag.probes.evidence.sglang_server import server_from_arguments
-from eaglediag.probes.folder import RemoteFolder
+from eaglediag.probes.folder import PARENT, RemoteFolder
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.overhead import measure_overhead
 from eaglediag.probes.preflight import Preflight, preflight
@@ -64,6 +65,7 @@ class Plan:
     ready_timeout_s: float = 1800.0
     overhead_pairs: int = 3
     repeat: int = 0
+    remote_parent: str = PARENT
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Session:
         places = []
         for node, host in enumerate(hosts):
             launch = plan.launch.on_node(node, len(hosts))
-            folder = stack.enter_context(RemoteFolder(host))
+            folder = stack.enter_context(RemoteFolder(host, plan.remote_parent))
             folder.ship()
             checked = preflight(host, folder, launch, plan.python)
             self.preflights.append((host.label, checked))
@@ -315,11 +317,15 @@ class Session:
             description.last_log_lines = [
                 line[:2000] for line in server.log.tail(60 if self.status == "partial" else 10)
             ]
-            description.captured = {**description.captured, **server.log.captured}
-        for phase, captured in (leader.get("captured") or {}).items():
-            entry = description.captured.get(phase)
-            if entry is not None and captured["sizes"]:
-                entry.sizes = captured["sizes"]
+            described = leader.get("captured")
+            if described is not None:
+                # The runners that exist, not the sizes that were asked for.
+                description.captured = {
+                    phase: server.log.captured.get(phase, CapturedGraphs()).model_copy(
+                        update={key: value for key, value in captured.items() if value}
+                    )
+                    for phase, captured in described.items()
+                }
         return description
 
 

@@ -26,6 +26,8 @@ from .wrap import Hook, Patch, Refused, innermost, wrap
 
 SCHEDULER = "sglang.srt.managers.scheduler"
 PROTOCOL = 1
+#: The methods of an agent that the socket may call.
+COMMANDS = ("start", "stop", "flush", "discard", "cost", "status")
 
 _agent: Agent | None = None
 
@@ -212,9 +214,10 @@ class Agent:
         """One request, one reply; a request that fails says why."""
         try:
             request = json.loads(line)
-            command = {"start": self.start, "stop": self.stop, "flush": self.flush, "status": self.status}[
-                request["command"]
-            ]
+            name = request["command"]
+            if name not in COMMANDS:
+                raise ValueError(f"unknown command {name!r}")
+            command: Callable[[dict[str, Any]], dict[str, Any]] = getattr(self, name)
             with self.lock:
                 return {"ok": True, **command(request)}
         except Exception as error:

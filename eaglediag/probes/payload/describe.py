@@ -94,8 +94,8 @@ def _captured(graph_runner: Any) -> dict[str, Any]:
     sizes = getattr(graph_runner, "capture_bs", None) or []
     width = getattr(graph_runner, "num_tokens_per_bs", None) or getattr(graph_runner, "num_tokens_per_req", None)
     return {
+        "method": "server_report",
         "sizes": sorted(int(size) for size in sizes),
-        "runner": type(graph_runner).__name__,
         "tokens_per_request": int(width) if isinstance(width, int) else None,
     }
 

@@ -1,0 +1,419 @@
+"""The main job on the real thing: the real SGLang with EAGLE-3 on a CPU, behind a real sshd."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from eaglediag.capture import store
+from eaglediag.capture.model import BatchStats, Capture, Window
+from eaglediag.hosts import open_host
+from eaglediag.probes.launch import LaunchCommand
+from eaglediag.probes.run import Arm, probe_arms
+from eaglediag.probes.session import Plan, Session
+from eaglediag.probes.workload import Load, built_in_prompts
+from eaglediag.reports.summary import share_ms
+from tests.engine import launch_command, start_server
+from tests.invoke import eaglediag
+from tests.sshd import ALIAS, Sshd, free_port, running_sshd
+
+pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.timeout(600)]
+
+TOKENS = 40
+
+
+def load(requests: int = 8) -> Load:
+    return Load(
+        built_in_prompts(),
+        concurrency=(1, 4),
+        requests=requests,
+        max_new_tokens=TOKENS,
+        endpoint="generate",
+        ignore_eos=True,
+    )
+
+
+@dataclass
+class Probed:
+    """Both arms as the command line would probe them, and what the command line does not show."""
+
+    folder: Path
+    baseline: Session
+    eagle: Session
+    captures: dict[str, Capture]
+
+
+@pytest.fixture(scope="module")
+def server_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as sshd:
+        yield sshd
+
+
+@pytest.fixture(scope="module")
+def probed(server_host: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Probed:
+    folder = tmp_path_factory.mktemp("captures")
+    command = LaunchCommand.parse(launch_command("eagle", free_port()))
+    sessions = {}
+    with open_host(ALIAS, ssh_config=server_host.ssh_config) as host:
+        for arm, launch in (("baseline", command.without_speculation()), ("eagle", command)):
+            session = sessions[arm] = Session(Plan(launch, load(), arm, ready_timeout_s=180.0, overhead_pairs=2))
+            session.run([host])
+            store.write(session.capture(), folder / f"{arm}.json")
+    captures = {arm: store.read(folder / f"{arm}.json") for arm in sessions}
+    return Probed(folder, sessions["baseline"], sessions["eagle"], captures)
+
+
+def batches(capture: Capture) -> list[tuple[Window, BatchStats]]:
+    return [(window, batch) for window in capture.windows for rank in window.ranks for batch in rank.batches]
+
+
+def test_both_arms_are_complete_and_every_rank_is_seen(probed: Probed) -> None:
+    for capture in probed.captures.values():
+        assert capture.status == "complete"
+        assert capture.instrumentation.ranks_expected == 1
+        assert [rank.seen for rank in capture.instrumentation.ranks] == [True]
+        assert [rank.refused for rank in capture.instrumentation.ranks] == [[]]
+        assert [rank.errors for rank in capture.instrumentation.ranks] == [[]]
+        assert capture.instrumentation.route == "plugin"
+        assert capture.server.release == "0.5.20"
+        assert capture.server.model.layers == 8
+        assert [window.id for window in capture.windows] == ["c1", "c4"]
+        assert all(window.failed_requests == 0 for window in capture.windows)
+    speculation = probed.captures["eagle"].server.speculation
+    assert speculation is not None
+    assert (speculation.algorithm, speculation.num_steps, speculation.max_accept_length) == ("EAGLE3", 3, 4)
+    assert probed.captures["baseline"].server.speculation is None
+
+
+def test_every_phase_of_each_arm_is_there(probed: Probed) -> None:
+    for _, batch in batches(probed.captures["baseline"]):
+        assert batch.kind == "decode"
+        assert {part.phase for part in batch.parts} == {"decode"}
+    for _, batch in batches(probed.captures["eagle"]):
+        assert batch.kind == "cycle"
+        assert {part.phase for part in batch.parts} == {"draft", "verify", "draft_extend"}
+        verify = next(part for part in batch.parts if part.phase == "verify")
+        assert verify.tokens == 4 * batch.batch_size
+    for capture in probed.captures.values():
+        assert {phase.phase for window in capture.windows for rank in window.ranks for phase in rank.phases} >= {
+            "extend"
+        }
+
+
+def test_parts_and_gap_add_up_to_the_period(probed: Probed) -> None:
+    for capture in probed.captures.values():
+        for _, batch in batches(capture):
+            assert batch.gap_ms is not None
+            total = sum(share_ms(part, batch) for part in batch.parts) + batch.gap_ms.mean
+            assert total == pytest.approx(batch.period_ms.mean, rel=1e-3)
+            assert batch.gap_ms.mean > 0
+            blocks = batch.blocks
+            assert sum(blocks.steps) == batch.count
+            assert sum(blocks.period_ms) == pytest.approx(batch.period_ms.mean * batch.count, rel=1e-3)
+
+
+def test_accepted_tokens_are_those_emitted(probed: Probed) -> None:
+    for window in probed.captures["eagle"].windows:
+        accepted = [batch.accept for rank in window.ranks for batch in rank.batches]
+        # A step without a period (the last before a request ends) still has its accept lengths in the raw rows.
+        rows = [row for name, rows in probed.eagle.rows if name == window.id for row in rows.rows if row[0] == "accept"]
+        lengths = [length for row in rows for length in row[-1]]
+        assert len(lengths) == sum(request.verify_passes or 0 for request in window.requests)
+        emitted = sum(request.completion_tokens - 1 for request in window.requests)  # the prefill emits the first
+        overshoot = sum(lengths) - emitted  # accepted beyond the last token asked for
+        assert 0 <= overshoot <= 3 * len(window.requests)
+        for accept in accepted:
+            assert accept is not None
+            assert sum(accept.histogram) == accept.passes
+            assert sum((position + 1) * count for position, count in enumerate(accept.histogram)) == accept.tokens
+
+
+def test_the_agent_changes_no_token(probed: Probed) -> None:
+    prompts = load()
+    with start_server("eagle") as server, open_host("local") as local:
+        from eaglediag.probes.workload import Client
+
+        plain = Client(local, server.port, prompts).run(1, prompts.count(1))
+    assert plain.texts == probed.eagle.texts["c1"]
+    assert plain.texts == probed.baseline.texts["c1"]
+
+
+def test_nothing_stays_on_the_host(probed: Probed) -> None:
+    for session in (probed.baseline, probed.eagle):
+        assert session.server is not None
+        assert not Path(session.server.folder.path).exists()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", session.plan.launch.port), 1)
+
+
+def test_what_the_agent_costs_is_stated(probed: Probed) -> None:
+    overhead = probed.captures["eagle"].instrumentation.overhead
+    assert overhead.ratio is not None
+    assert overhead.interval is not None
+    assert overhead.hook_us_per_step is not None
+    assert overhead.share_of_step is not None
+    assert overhead.share_of_step < 0.02
+
+
+def test_compare_and_breakeven_take_the_captures(probed: Probed) -> None:
+    paths = [probed.folder / f"{arm}.json" for arm in ("baseline", "eagle")]
+    compared = eaglediag("compare", *paths, "--json")
+    assert compared.code in (0, 3), compared.err
+    assert json.loads(compared.out)
+    priced = eaglediag("breakeven", paths[1], "--baseline", paths[0], "--json")
+    assert priced.code in (0, 3), priced.err
+    answer = json.loads(priced.out)
+    assert 1 < answer["accept_length"] < 4
+    assert answer["break_even_accept_length"] > 1
+
+
+# -- what ends a probe early -------------------------------------------------------------------------------------
+
+
+def start_probe(host: Sshd, output: Path, launch: str) -> subprocess.Popen[str]:
+    argv = [
+        *(sys.executable, "-m", "eaglediag", "probe", "--host", ALIAS, "--ssh-config", str(host.ssh_config)),
+        *("--launch", launch, "-o", str(output), "--concurrency", "1", "--requests", "400", "--ignore-eos"),
+        *("--endpoint", "generate", "--max-new-tokens", str(TOKENS), "--overhead-pairs", "0"),
+    ]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until_measuring(port: int, process: subprocess.Popen[str]) -> None:
+    """Wait until the server has taken a few requests of the measurement."""
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        states = [json.loads(path.read_text())["state"] for path in folders_of(port, "agents/*.json")]
+        if "dormant" in states:
+            time.sleep(5)
+            return
+        time.sleep(0.3)
+    raise AssertionError("the server did not come up")
+
+
+def folders_of(port: int, pattern: str) -> list[Path]:
+    return (
+        [
+            path
+            for folder in Path("/tmp").glob("eaglediag-*")
+            if str(port) in (folder / "server.log").read_text(errors="replace")
+            for path in folder.glob(pattern)
+        ]
+        if any(Path("/tmp").glob("eaglediag-*/server.log"))
+        else []
+    )
+
+
+def assert_gone(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) and not folders_of(port, "*"):
+                return
+        time.sleep(0.5)
+    raise AssertionError("the server or its folder is still there")
+
+
+def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(server_host: Sshd, tmp_path: Path) -> None:
+    port, output = free_port(), tmp_path / "eagle.json"
+    process = start_probe(server_host, output, launch_command("eagle", port))
+    until_measuring(port, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 99, err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    capture = store.read(output)
+    assert capture.status == "partial"
+    assert [problem.code for problem in capture.problems if problem.code != "preflight"] == ["interrupted"]
+    assert capture.windows[0].ranks[0].steps_recorded > 20
+    assert_gone(port)
+
+
+def test_a_server_that_dies_leaves_its_last_words(server_host: Sshd, tmp_path: Path) -> None:
+    port, output = free_port(), tmp_path / "eagle.json"
+    process = start_probe(server_host, output, launch_command("eagle", port))
+    until_measuring(port, process)
+    [marker] = folders_of(port, "agents/*.json")
+    os.kill(json.loads(marker.read_text())["pid"], signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 5, err
+    assert "Traceback" not in err
+    capture = store.read(output)
+    assert capture.status == "partial"
+    assert capture.server.last_log_lines
+    assert capture.server.exit_code is not None
+    assert_gone(port)
+
+
+def test_a_lost_connection_stops_the_server_all_the_same(server_host: Sshd, tmp_path: Path) -> None:
+    port, output = free_port(), tmp_path / "eagle.json"
+    process = start_probe(server_host, output, launch_command("eagle", port))
+    until_measuring(port, process)
+    server_host.drop_connections()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 4, err
+    assert "Traceback" not in err
+    assert store.read(output).status == "partial"
+    assert_gone(port)
+
+
+def test_a_launch_command_that_fails_at_once(server_host: Sshd, tmp_path: Path) -> None:
+    port, output = free_port(), tmp_path / "eagle.json"
+    launch = launch_command("eagle", port, ["--no-such-argument"])
+    process = start_probe(server_host, output, launch)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 5, err
+    assert "--no-such-argument" in err
+    assert any("--no-such-argument" in line for line in store.read(output).server.last_log_lines)
+
+
+# -- what keeps a probe from starting ----------------------------------------------------------------------------
+
+
+def refused(host: Sshd, output: Path, launch: str, *more: str) -> tuple[int, str]:
+    argv = [
+        "probe",
+        "--host",
+        ALIAS,
+        "--ssh-config",
+        str(host.ssh_config),
+        "--launch",
+        launch,
+        "-o",
+        str(output),
+        *more,
+    ]
+    ran = eaglediag(*argv)
+    assert "Traceback" not in ran.err
+    assert len(ran.err.strip().splitlines()) == 1, ran.err
+    return ran.code, ran.err
+
+
+def test_no_sglang_there(server_host: Sshd, tmp_path: Path) -> None:
+    code, err = refused(server_host, tmp_path / "x.json", f"{sys.executable} -m sglang.launch_server")
+    assert code == 5
+    assert "has no SGLang" in err
+
+
+def test_no_such_python(server_host: Sshd, tmp_path: Path) -> None:
+    code, err = refused(server_host, tmp_path / "x.json", "/nowhere/python -m sglang.launch_server")
+    assert code == 5
+    assert "/nowhere/python is not there" in err
+
+
+def test_port_taken(server_host: Sshd, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, err = refused(server_host, tmp_path / "x.json", launch_command("eagle", port))
+    assert code == 5
+    assert f"port {port} is taken" in err
+
+
+def test_unknown_and_changed_host_keys(tmp_path: Path) -> None:
+    launch = launch_command("eagle", free_port())
+    with running_sshd(tmp_path / "sshd") as sshd:
+        sshd.known_hosts.write_text("")
+        code, err = refused(sshd, tmp_path / "x.json", launch)
+        assert code == 4
+        assert sshd.fingerprint() in err
+        assert "--accept-new-host-key" in err
+        sshd.trust()
+        sshd.restart_with_new_host_key()
+        code, err = refused(sshd, tmp_path / "x.json", launch, "--accept-new-host-key")
+        assert code == 4
+        assert "known_hosts" in err
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("mount") is None, reason="a full disk is a tiny tmpfs, which only root can mount"
+)
+def test_disk_full(server_host: Sshd, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], check=True)
+    try:
+        code, err = refused(
+            server_host, tmp_path / "x.json", launch_command("eagle", free_port()), "--remote-parent", str(full)
+        )
+        assert code == 4
+        assert "No space left on device" in err
+        assert not list(full.iterdir())
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_clean_removes_what_a_killed_probe_left(server_host: Sshd, tmp_path: Path) -> None:
+    left = tmp_path / "eaglediag-0123456789ab"
+    (left / "agents").mkdir(parents=True)
+    busy = tmp_path / "eaglediag-ba9876543210"
+    busy.mkdir()
+    (busy / "supervisor.pid").write_text(str(os.getpid()))
+    arguments = ("clean", "--host", ALIAS, "--ssh-config", server_host.ssh_config, "--remote-parent", tmp_path)
+    assert "would be removed" in eaglediag(*arguments, "--dry-run").out
+    assert left.exists()
+    ran = eaglediag(*arguments)
+    assert f"{left} removed" in ran.out
+    assert not left.exists()
+    assert busy.exists()
+
+
+# -- other ways in ------------------------------------------------------------------------------------------------
+
+
+def test_ab_over_the_command_line_writes_both_captures_and_steps(server_host: Sshd, tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    launch = launch_command("ngram", free_port())
+    argv = [
+        *("probe", "--host", ALIAS, "--ssh-config", server_host.ssh_config, "--launch", launch, "-o", output, "--ab"),
+        *("--arm", "ngram", "--concurrency", "2", "--requests", "4", "--max-new-tokens", "24", "--overhead-pairs", "0"),
+        *("--ignore-eos", "--steps"),
+    ]
+    ran = eaglediag(*argv)
+    assert ran.code == 0, ran.err
+    baseline, ngram = store.read(output / "baseline.json"), store.read(output / "ngram.json")
+    assert "--speculative" not in " ".join(baseline.server.command)
+    assert {part.phase for _, batch in batches(ngram) for part in batch.parts} == {"draft", "verify"}
+    assert all(batch.accept is not None for _, batch in batches(ngram))
+    assert ngram.steps_file == "ngram.steps.jsonl.gz"
+    with gzip.open(output / ngram.steps_file, "rt") as stream:
+        header, *rows = (json.loads(line) for line in stream)
+    assert header["window"] == "c2"
+    assert len(header["columns"]) == len(rows[0])
+
+
+def test_two_ranks_are_both_recorded(server_host: Sshd, tmp_path: Path) -> None:
+    launch = LaunchCommand.parse(launch_command("eagle", free_port(), ["--tp-size", "2"]))
+    with open_host(ALIAS, ssh_config=server_host.ssh_config) as host:
+        small = Load(
+            built_in_prompts(), concurrency=(2,), requests=4, max_new_tokens=24, endpoint="generate", ignore_eos=True
+        )
+        [capture] = probe_arms(
+            [host],
+            [Arm("eagle", launch, tmp_path / "eagle.json")],
+            lambda arm, turn: Plan(arm.launch, small, arm.name, overhead_pairs=0),
+            1,
+            keep_steps=False,
+            progress=lambda stage, detail="", fraction=None: None,
+        )
+    assert capture.instrumentation.ranks_expected == 2
+    assert [rank.tp for rank in capture.instrumentation.ranks] == [0, 1]
+    [window] = capture.windows
+    counts = [sum(batch.count for batch in rank.batches) for rank in window.ranks]
+    assert counts[0] > 5
+    assert abs(counts[0] - counts[1]) <= 1
+    assert shlex.join(capture.server.command).endswith("--tp-size 2")
