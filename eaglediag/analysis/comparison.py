@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eaglediag.analysis import sentences
 from eaglediag.analysis.comparability import Comparability, comparability
+from eaglediag.analysis.findings import Case, Finding, Share, find, shares
 from eaglediag.analysis.measured import Arm, measure
 from eaglediag.analysis.pairing import MIN_STEPS, Load, Outcome, Row, pair_loads, pair_rows
 from eaglediag.analysis.suspects import suspects
@@ -39,7 +40,10 @@ class ArmDenial:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison. `headline` is the verdict in one sentence, with its cause."""
+    """The comparison. `headline` is the verdict in one sentence, with its cause.
+
+    `shares` split the ms by which the main row's cycle misses (or beats) break-even, and add up to them.
+    """
 
     baseline: Arm
     candidate: Arm
@@ -49,6 +53,8 @@ class Comparison:
     rows: tuple[Row, ...]
     loads: tuple[Load, ...]
     skipped: tuple[Skipped, ...]
+    shares: tuple[Share, ...]
+    findings: tuple[Finding, ...]
     denials: tuple[ArmDenial, ...]
     problems: tuple[ArmProblem, ...]
 
@@ -86,16 +92,19 @@ def compare(baseline: Capture, candidate: Capture) -> Comparison:
         for denial in sorted(capture.denials, key=lambda denial: -sum(denial.counts.values()))
     )
     differences = comparability(baseline, candidate)
+    split = shares(rows[0]) if rows else ()
     forbidden = differences.grade == "not_comparable"
     return Comparison(
         baseline=base,
         candidate=other,
         comparability=differences,
         outcome="not_comparable" if forbidden else (rows or loads)[0].outcome,
-        headline=sentences.headline(base, other, rows, loads, denials, differences),
+        headline=sentences.headline(base, other, rows, loads, denials, differences, split),
         rows=rows,
         loads=loads,
         skipped=_skipped(base, other),
+        shares=split,
+        findings=find(Case(baseline, candidate, base, other, rows, loads, differences)),
         denials=denials,
         problems=problems + tuple(ArmProblem("", problem) for problem in suspects(rows, (baseline, candidate))),
     )

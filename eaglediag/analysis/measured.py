@@ -17,7 +17,7 @@ from eaglediag.analysis.statistics import Estimate, Resampled, estimate, resampl
 from eaglediag.capture.model import BatchStats, Capture, Phase, PhaseStats, RankWindow, Window
 
 #: The parts of a cycle, in the order in which they are shown.
-CYCLE_PARTS: tuple[Phase, ...] = ("draft", "verify", "draft_extend")
+CYCLE_PARTS: tuple[Literal["draft", "verify", "draft_extend"], ...] = ("draft", "verify", "draft_extend")
 
 ALGORITHM_NAMES = {"EAGLE3": "EAGLE-3", "NEXTN": "NextN", "STANDALONE": "the draft model", "NGRAM": "n-gram drafting"}
 
@@ -26,6 +26,7 @@ ALGORITHM_NAMES = {"EAGLE3": "EAGLE-3", "NEXTN": "NextN", "STANDALONE": "the dra
 class BatchCost:
     """Steps (or cycles) at one batch size. `parts` and `gap_ms` are means per step and add up to `period`, all in ms.
 
+    `resampled` has the columns of `capture.model.Blocks`, the parts under the names of their phases.
     `gap_ms` is None when the parts are not known. `graph_share` is the share of passes that ran as a graph, by phase,
     and lacks phases for which the engine does not say.
     """
@@ -173,6 +174,8 @@ def _batch(size: int, found: Sequence[tuple[Window, BatchStats]], arm: int) -> B
 def _columns(found: Sequence[BatchStats]) -> dict[str, list[float]]:
     """The blocks of all records end to end. A record without blocks counts as one, so it supports no interval."""
     columns: dict[str, list[float]] = {"steps": [], "period_ms": [], "passes": [], "tokens": []}
+    phases = sorted({phase for batch in found for phase in batch.blocks.parts_ms})
+    columns.update({phase: [] for phase in phases})
     for batch in found:
         blocks, accept = batch.blocks, batch.accept
         if blocks.steps:
@@ -185,6 +188,9 @@ def _columns(found: Sequence[BatchStats]) -> dict[str, list[float]]:
             columns["period_ms"].append(batch.count * batch.period_ms.mean)
             columns["passes"].append(accept.passes if accept else 0)
             columns["tokens"].append(accept.tokens if accept else 0)
+        for phase in phases:
+            shares = blocks.parts_ms.get(phase, []) if blocks.steps else []
+            columns[phase] += shares or [0.0] * (len(columns["steps"]) - len(columns[phase]))
     return columns
 
 

@@ -46,13 +46,6 @@ class Row:
         """By how much the speed-up seen differs from the one implied, as a share of the latter."""
         return None if self.seen is None else self.seen.value / self.speedup.value - 1
 
-    @property
-    def excess_ms(self) -> float | None:
-        """By how much a cycle is too long to break even at its accept length, in ms (negative: it has room)."""
-        if self.candidate.accept_length is None:
-            return None
-        return self.candidate.period.value - self.candidate.accept_length.value * self.baseline.period.value
-
 
 @dataclass(frozen=True)
 class Load:

@@ -13,6 +13,7 @@ from eaglediag.capture.model import Denial, Phase
 
 if TYPE_CHECKING:
     from eaglediag.analysis.comparison import ArmDenial
+    from eaglediag.analysis.findings import Share
     from eaglediag.analysis.pairing import Load, Row
 
 PHASE_NAMES: dict[Phase, str] = {
@@ -32,10 +33,13 @@ def headline(
     loads: Sequence[Load],
     denials: Sequence[ArmDenial],
     differences: Comparability,
+    shares: Sequence[Share],
 ) -> str:
     """What happened at the smallest batch size and why; where others disagree; what else could explain it."""
-    what = _subject(base, other)
-    sentence = _headline_of_rows(base, other, rows, denials, what) if rows else _headline_of_loads(what, loads)
+    if rows:
+        sentence = _headline_of_rows(base, other, rows, denials, shares)
+    else:
+        sentence = _headline_of_loads(_subject(base, other), loads)
     if forbidding := differences.graded("not_comparable"):
         return f"Not comparable: {_named(forbidding)}. For what it is worth: {sentence}."
     if doubtful := differences.graded("confounding"):
@@ -50,9 +54,11 @@ def _named(differences: Sequence[Difference]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def _headline_of_rows(base: Arm, other: Arm, rows: Sequence[Row], denials: Sequence[ArmDenial], what: str) -> str:
-    first = rows[0]
-    sentence = f"{what} {_compared(first)} at batch {first.batch_size}{_cause(base, other, first, denials)}"
+def _headline_of_rows(
+    base: Arm, other: Arm, rows: Sequence[Row], denials: Sequence[ArmDenial], shares: Sequence[Share]
+) -> str:
+    first, what = rows[0], _subject(base, other)
+    sentence = f"{what} {_compared(first)} at batch {first.batch_size}{_cause(base, other, first, denials, shares)}"
     others = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome != "inconclusive"]
     if others:
         sentence += "; but " + ", ".join(f"at batch {row.batch_size} it {_compared(row)}" for row in others[:3])
@@ -132,7 +138,7 @@ def _compared(row: Row | Load) -> str:
             return f"is {faster_or_slower(row.speedup)}"
 
 
-def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial]) -> str:
+def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial], shares: Sequence[Share]) -> str:
     if row.break_even_length is None:
         return _cause_of_change(row)
     accepted = row.candidate.accept_length
@@ -145,12 +151,18 @@ def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial]) -> str
         cause += f", and can never emit more than {row.break_even.max_accept_length}"
     if row.outcome not in ("worse", "inconclusive") or not row.candidate.parts:
         return cause
-    phase = max(CYCLE_PARTS, key=lambda part: row.candidate.parts.get(part, 0.0))
-    spent, gap = row.candidate.parts.get(phase, 0.0), row.candidate.gap_ms or 0.0
-    if gap > spent:
-        return cause + f"; the host gap alone takes {number(gap)} of its {estimate(row.candidate.period)} ms"
-    cause += f"; {PHASE_NAMES[phase]} alone takes {number(spent)} of its {estimate(row.candidate.period)} ms"
-    return cause + _eager(base, other, row, phase, denials)
+    largest = max(shares, key=lambda share: share.ms)
+    decimals = len(estimate(row.candidate.period).partition(".")[2])
+    paid = sum(share.ms for share in shares if share.part == "acceptance")
+    balance = f"{-paid:.{decimals}f} ms are paid back by accepted drafts"
+    phase = next((part for part in CYCLE_PARTS if part == largest.part), None)
+    if phase is None:
+        return f"{cause}; {largest.ms:.{decimals}f} ms of it are {largest.text}, and {balance}"
+    spent = row.candidate.parts[phase]
+    cause += f"; {PHASE_NAMES[phase]} takes {spent:.{decimals}f} of its {estimate(row.candidate.period)} ms"
+    if phase == "verify":
+        cause += f", {largest.ms:.{decimals}f} more than a plain decode pass"
+    return f"{cause}, and {balance}{_eager(base, other, row, phase, denials)}"
 
 
 def _eager(base: Arm, other: Arm, row: Row, phase: Phase, denials: Sequence[ArmDenial]) -> str:
@@ -162,8 +174,8 @@ def _eager(base: Arm, other: Arm, row: Row, phase: Phase, denials: Sequence[ArmD
     for one in denials:
         fits = one.denial.batch_size in (None, row.batch_size) and one.denial.phase == phase and one.denial.decides
         if one.arm == other.name and fits:
-            return f" and runs without a graph{contrast}: {condition(one.denial)}"
-    return f" and runs without a graph{contrast}"
+            return f"; it runs without a graph{contrast}: {condition(one.denial)}"
+    return f"; it runs without a graph{contrast}"
 
 
 def _cause_of_change(row: Row) -> str:

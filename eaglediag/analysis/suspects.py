@@ -36,7 +36,8 @@ def _irreconcilable(rows: Sequence[Row]) -> Iterator[Problem]:
             yield Problem(
                 code="irreconcilable",
                 message=f"batch {row.batch_size}: throughput gives a speed-up of {row.seen.value:.2f}, step and "
-                f"cycle times with the accept length give {row.speedup.value:.2f}, {100 * abs(row.reconciliation):.0f} % apart",
+                f"cycle times with the accept length give {row.speedup.value:.2f}, "
+                f"{100 * abs(row.reconciliation):.0f} % apart",
                 advice="look at prefill, queueing and failed requests; with short requests the ramps dominate",
             )
 

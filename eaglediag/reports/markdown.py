@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from eaglediag.analysis.comparison import Comparison
+from eaglediag.analysis.policy import Check
 from eaglediag.reports import tables
 from eaglediag.reports.untrusted import markdown
 
@@ -15,9 +16,13 @@ def render(result: Comparison, out: TextIO) -> None:
     for table in tables.tables(result):
         out.write(f"\n### {table.title}\n\n")
         out.write(table_text(table))
+    for number, finding in enumerate(result.findings, start=1):
+        out.write(f"\n### {number}. {markdown(finding.what)} ({finding.sure})\n\n")
+        out.writelines(f"- {markdown(one.fact)} *({markdown(one.source)})*\n" for one in finding.evidence)
+        out.write(f"- **Do:** {markdown(finding.advice)}\n- **Refuted by:** {markdown(finding.refuted_by)}\n")
     for title, lines in (
         ("Differences between the arms beside speculation", tables.differences(result)),
-        ("Why there was no graph", tables.denials(result)),
+        ("Other refusals of a graph", tables.denials(result)),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
         (
             "Before you trust this",
@@ -27,6 +32,11 @@ def render(result: Comparison, out: TextIO) -> None:
         if lines:
             out.write(f"\n### {title}\n\n")
             out.writelines(f"- {markdown(line)}\n" for line in lines)
+
+
+def render_check(result: Check, out: TextIO) -> None:
+    """Write the gates of `check`."""
+    out.write(f"**{markdown(result.headline)}**\n\n{table_text(tables.gates(result))}")
 
 
 def table_text(table: tables.Table) -> str:

@@ -9,8 +9,10 @@ from typing import TextIO
 
 from eaglediag.analysis.breakeven import BreakEven, Interval
 from eaglediag.analysis.comparison import Comparison
+from eaglediag.analysis.findings import excess_ms
 from eaglediag.analysis.measured import Arm, BatchCost
 from eaglediag.analysis.pairing import Load, Row
+from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import breakeven_sentence, condition
 from eaglediag.analysis.statistics import Estimate
 
@@ -76,6 +78,8 @@ def comparison(result: Comparison) -> Json:
         "by_batch_size": [_row(row) for row in result.rows],
         "by_concurrency": [_load(load) for load in result.loads],
         "skipped": [{"batch_size": one.batch_size, "why": one.why} for one in result.skipped],
+        "shares": [asdict(one) for one in result.shares],
+        "findings": [asdict(one) for one in result.findings],
         "denials": [
             {
                 "arm": one.arm,
@@ -102,6 +106,16 @@ def comparison(result: Comparison) -> Json:
     }
 
 
+def check(result: Check) -> Json:
+    """The gates of `check`, and the exit code."""
+    return {
+        "exit_code": result.exit_code,
+        "headline": result.headline,
+        "on_inconclusive": result.on_inconclusive,
+        "gates": [asdict(gate) for gate in result.gates],
+    }
+
+
 def _arm(arm: Arm) -> Json:
     return {"name": arm.name, "label": arm.label, "speculative": arm.speculative, "graph_share": dict(arm.graph_share)}
 
@@ -116,7 +130,7 @@ def _row(row: Row) -> Json:
         "speedup": _estimate(row.speedup),
         "speedup_seen": _estimate(row.seen),
         "reconciliation": row.reconciliation,
-        "excess_ms": row.excess_ms,
+        "excess_ms": excess_ms(row),
     }
 
 

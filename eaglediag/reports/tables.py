@@ -8,6 +8,7 @@ from eaglediag.analysis.breakeven import Interval
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import estimate, interval, number, percent
 from eaglediag.analysis.pairing import Load, Row
+from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.analysis.statistics import Estimate
 from eaglediag.capture.model import Phase
@@ -32,7 +33,7 @@ class Table:
 
 def tables(comparison: Comparison) -> list[Table]:
     """The tables of a comparison, leaving out those that would be empty."""
-    shown = [_cost(comparison), _break_even(comparison), _loads(comparison), _graphs(comparison)]
+    shown = [_cost(comparison), _break_even(comparison), shares(comparison), _loads(comparison), _graphs(comparison)]
     return [table for table in shown if table.rows]
 
 
@@ -67,9 +68,12 @@ def break_evens(comparison: Comparison) -> Table:
 
 
 def denials(comparison: Comparison) -> list[str]:
-    """One line for each condition that denied a graph, most frequent first in each arm."""
+    """One line for each condition that denied a graph and is in no finding, most frequent first in each arm."""
     lines = []
+    told = {evidence.fact for finding in comparison.findings for evidence in finding.evidence}
     for one in comparison.denials:
+        if any(condition(one.denial) in fact for fact in told):
+            continue
         total = sum(one.denial.counts.values())
         ranks = f" on {len(one.denial.counts)} ranks" if len(one.denial.counts) > 1 else ""
         batch = "" if one.denial.batch_size is None else f" at batch {one.denial.batch_size}"
@@ -78,6 +82,32 @@ def denials(comparison: Comparison) -> list[str]:
             f"{one.arm}: {PHASE_NAMES[one.denial.phase]}{batch}, {total} times{ranks}: {condition(one.denial)}{aside}"
         )
     return lines
+
+
+def gates(result: Check) -> Table:
+    """One line a gate."""
+    return Table(
+        "Gates",
+        ("gate", "result", "measured", "asked", "because"),
+        tuple((gate.name, gate.status, gate.measured, gate.asked, gate.detail) for gate in result.gates),
+    )
+
+
+def shares(comparison: Comparison) -> Table:
+    """Where the main row's cycle loses its time, in ms that add up."""
+    row = comparison.rows[0] if comparison.rows else None
+    if row is None or not comparison.shares:
+        return Table("", ("share", "ms"), ())
+    aim = "break-even" if row.break_even_length is not None else "the old pace"
+    total = sum(share.ms for share in comparison.shares)
+    decimals = len(estimate(row.candidate.period).partition(".")[2])
+    lines = [(share.text, f"{share.ms:+.{decimals}f}") for share in comparison.shares]
+    distance = f"{'too long for' if total > 0 else 'shorter than'} {aim}"
+    return Table(
+        f"Between the cycle and {aim} at batch {row.batch_size}",
+        ("share", "time, ms"),
+        (*lines, (distance, f"{total:+.{decimals}f}")),
+    )
 
 
 def differences(comparison: Comparison) -> list[str]:

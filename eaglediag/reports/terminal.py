@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -14,6 +15,8 @@ from rich.text import Text
 from eaglediag.analysis.breakeven import BreakEven
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import number, percent
+from eaglediag.analysis.findings import Finding
+from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import breakeven_sentence, missing_sentence
 from eaglediag.reports import tables
 from eaglediag.reports.untrusted import printable
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 STYLES = {
+    "pass": "bold green",
+    "fail": "bold red",
     "better": "bold green",
     "win": "bold green",
     "equal": "bold",
@@ -50,14 +55,29 @@ def render(result: Comparison | BreakEven, out: Console) -> None:
         _break_even(result, out)
 
 
+def render_check(result: Check, out: Console) -> None:
+    """Print the gates of `check`, the result first."""
+    out.print(Text(result.headline, style=STYLES[{0: "pass", 1: "fail", 3: "inconclusive"}[result.exit_code]]))
+    out.print()
+    grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("result", "gate", "measured", "asked"):
+        grid.add_column(name)
+    for gate in result.gates:
+        words = (gate.status, gate.name, gate.measured, gate.asked)
+        grid.add_row(*(Text(printable(word), style=STYLES.get(word, "")) for word in words))
+    out.print(grid)
+    _list("Because", [f"{gate.name}: {gate.detail}" for gate in result.gates if gate.detail], out)
+
+
 def _comparison(result: Comparison, out: Console) -> None:
     out.print(Text(printable(result.headline), style=STYLES[result.outcome]))
     for table in tables.tables(result):
         out.print()
         out.print(_laid_out(table, out.width))
+    _findings(result.findings, out)
     for title, lines in (
         ("Differences between the arms beside speculation", tables.differences(result)),
-        ("Why there was no graph", tables.denials(result)),
+        ("Other refusals of a graph", tables.denials(result)),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
     ):
         _list(title, lines, out)
@@ -77,6 +97,21 @@ def render_break_even(result: Comparison, out: Console) -> None:
     out.print(_laid_out(tables.break_evens(result), out.width))
     problems = tables.problems(result)
     _list("Before you trust this", [f"{what}; {advice}" if advice else what for what, advice in problems], out)
+
+
+def _findings(findings: Sequence[Finding], out: Console) -> None:
+    for number_, finding in enumerate(findings, start=1):
+        out.print()
+        out.print(Text(printable(f"{number_}. {finding.what} ({finding.sure})"), style="bold"))
+        grid = RichTable.grid(padding=(0, 1))
+        grid.add_column(min_width=10)
+        for i, evidence in enumerate(finding.evidence):
+            line = Text(printable(evidence.fact))
+            line.append(printable(f" [{evidence.source}]"), style="dim")
+            grid.add_row("" if i else "  evidence", line)
+        grid.add_row("  do", Text(printable(finding.advice)))
+        grid.add_row(Text("  refuted by", style="dim"), Text(printable(finding.refuted_by), style="dim"))
+        out.print(grid)
 
 
 def _break_even(answer: BreakEven, out: Console) -> None:
@@ -134,7 +169,7 @@ def _laid_out(table: tables.Table, width: int) -> RichTable:
             [cell_len(word) for word in title.plain.split()]
             + [cell_len(line) for row in rows for line in row[column].plain.split("\n")]
         )
-        words = column == 0 and table.headers[0] == "phase"
+        words = column == 0 and table.headers[0] in ("phase", "share")
         laid.add_column(title, justify="left" if words else "right", width=None if width >= WIDE else longest)
     for row in rows:
         laid.add_row(*row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eaglediag.analysis.comparison import compare
+from eaglediag.analysis.findings import excess_ms
 from eaglediag.analysis.pairing import Row
 from eaglediag.capture.model import Blocks, Capture, Problem, Rank
 from eaglediag.errors import NotComparable, UsageError
@@ -28,7 +29,7 @@ def test_the_founding_case() -> None:
     assert main.speedup.value == pytest.approx(2.0 * 12 / 33.1, rel=0.05)
     assert main.speedup.low < 2.0 * 12 / 33.1 < main.speedup.high
     assert "slower at batch 1 because a cycle costs 2.7" in found.headline
-    assert "verify alone takes 29" in found.headline
+    assert "verify takes 29.0 of its 33.1 ms" in found.headline
 
 
 def test_parts_and_gap_add_up_to_the_cycle() -> None:
@@ -36,8 +37,9 @@ def test_parts_and_gap_add_up_to_the_cycle() -> None:
     assert main.candidate.gap_ms is not None
     assert sum(main.candidate.parts.values()) + main.candidate.gap_ms == pytest.approx(main.candidate.period.value)
     assert main.candidate.gap_ms == pytest.approx(0.5, rel=0.02)
-    assert main.excess_ms is not None
-    assert main.excess_ms == pytest.approx(main.candidate.period.value - 2.0 * main.baseline.period.value, rel=0.1)
+    found = compare(*pair())
+    assert sum(share.ms for share in found.shares) == pytest.approx(excess_ms(found.rows[0]))
+    assert [share.part for share in found.shares] == ["verify", "draft", "draft_extend", "gap", "acceptance"]
 
 
 def test_seen_and_implied_reconcile() -> None:
@@ -59,7 +61,7 @@ def test_a_denied_verify_is_the_cause() -> None:
         "eagle", {12: cycle(65, graph={"verify": False})}, seed=2, denials=[denial("draft", 12), denial("verify", 12)]
     )
     found = compare(capture("baseline", {12: decode(4.5)}, seed=1), eager)
-    assert "verify alone takes 65" in found.headline
+    assert "verify takes 65" in found.headline
     assert "without a graph: `cuda_graph_bs <= self.max_bs` with 12 <= 8" in found.headline
     assert found.candidate.graph_share == {"verify": 0.0, "draft": 1.0, "draft_extend": 1.0}
 

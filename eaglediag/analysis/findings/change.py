@@ -1,0 +1,60 @@
+"""The finding between two captures of the same arm: what changed, and which change is first to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eaglediag.analysis.comparability import Difference
+from eaglediag.analysis.figures import number
+from eaglediag.analysis.findings.attribution import excess_ms, shares
+from eaglediag.analysis.findings.finding import Case, Evidence, Finding
+
+#: In this order: what slows everything, then what was changed on purpose, then what came along.
+BLAME = (
+    "GPU",
+    "host",
+    "driver",
+    "--",
+    "argument",
+    "environment",
+    "attention",
+    "sglang",
+    "torch",
+    "nccl",
+    "workload",
+    "",
+)
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """What explains that an arm is faster or slower than it was."""
+    if not case.alike or not case.rows or case.rows[0].outcome not in ("better", "worse"):
+        return
+    row = case.rows[0]
+    total = excess_ms(row)
+    if total is None:
+        return
+    split = shares(row)
+    largest = max(split, key=lambda share: abs(share.ms))
+    suspected = sorted((one for one in case.comparability.differences if one.grade != "harmless"), key=_blame)
+    evidence = [Evidence(f"{share.text}: {share.ms:+.2f} ms", "recorded steps") for share in split]
+    evidence += [Evidence(f"{one.what}: {one.baseline} against {one.candidate}", one.why) for one in suspected[:5]]
+    first = suspected[0].what if suspected else ""
+    yield Finding(
+        code="first_to_blame",
+        what=f"{case.other.name} is {number(abs(total))} ms a step {'slower' if total > 0 else 'faster'} than "
+        f"{case.base.name}, most of it in {largest.text.removesuffix(' changed')}; "
+        + (f"first to blame: {first}" if first else "nothing on record changed"),
+        evidence=tuple(evidence),
+        sure="likely" if len(suspected) == 1 else "possible",
+        advice=f"undo {first} alone and measure again"
+        if first
+        else "measure the old one again: the machine's state may have changed",
+        refuted_by=f"the same pace with {first} undone" if first else "the old pace returning by itself",
+        part=largest.part,
+        batch_size=row.batch_size,
+    )
+
+
+def _blame(difference: Difference) -> int:
+    return next(place for place, start in enumerate(BLAME) if difference.what.startswith(start))

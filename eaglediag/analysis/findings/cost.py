@@ -1,0 +1,153 @@
+"""Findings about what a cycle costs against what it yields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eaglediag.analysis.figures import interval, number, percent
+from eaglediag.analysis.findings.attribution import excess_ms
+from eaglediag.analysis.findings.finding import Case, Evidence, Finding
+from eaglediag.analysis.measured import CYCLE_PARTS
+from eaglediag.analysis.pairing import Row
+from eaglediag.analysis.sentences import PHASE_NAMES
+from eaglediag.capture.model import Profile
+
+#: A fixed cost above this share of the cycle dominates.
+FIXED = 0.7
+#: A fit needs this many batch sizes.
+MIN_SIZES = 3
+#: Device busy for less than this share of the time: launch-bound.
+BUSY = 0.6
+MANY_LAUNCHES = 100
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """All findings about cost."""
+    for row in case.rows:
+        if row.break_even is not None and row.break_even.verdict == "impossible":
+            yield _impossible(row)
+        elif row.break_even is not None and row.break_even.verdict == "lose":
+            yield _below(row)
+    yield from _fixed(case.rows)
+    for profile in case.candidate.profiles:
+        yield from _launch_bound(profile)
+
+
+def _impossible(row: Row) -> Finding:
+    assert row.break_even is not None
+    maximum = row.break_even.max_accept_length or 0
+    target = maximum * row.baseline.period.value
+    return Finding(
+        code="cannot_win",
+        what=f"no drafter can win at batch {row.batch_size}: the cycle is too long for any accept length",
+        evidence=(
+            Evidence(f"break-even {interval(row.break_even_length)} tokens", "cycle / step, recorded steps"),
+            Evidence(f"at most {maximum} tokens a cycle", "the server's speculation settings"),
+        ),
+        sure="certain",
+        advice=f"more training cannot help; shorten the cycle to {number(target)} ms, or do not speculate at this size",
+        refuted_by=f"a cycle under {number(target)} ms at this batch size",
+        batch_size=row.batch_size,
+    )
+
+
+def _below(row: Row) -> Finding:
+    excess = excess_ms(row) or 0.0
+    evidence = [
+        Evidence(
+            f"accept length {interval(row.candidate.accept_length)}, break-even {interval(row.break_even_length)}",
+            "recorded steps",
+        )
+    ]
+    for part in CYCLE_PARTS:
+        spent = row.candidate.parts.get(part, 0.0)
+        if spent > excess:
+            name = PHASE_NAMES[part]
+            evidence.append(
+                Evidence(
+                    f"{name} alone would have to fall from {number(spent)} to {number(spent - excess)} ms", "derived"
+                )
+            )
+    if len(evidence) == 1:
+        evidence.append(Evidence("no part alone can pay for it", "derived"))
+    rate = row.break_even.required_acceptance_rate if row.break_even else None
+    needed = f", {percent(rate)} per drafted token" if rate is not None else ""
+    return Finding(
+        code="below_break_even",
+        what=f"a cycle is {number(excess)} ms too long to break even at batch {row.batch_size}",
+        evidence=tuple(evidence),
+        sure="certain",
+        advice=f"shorten the cycle by {number(excess)} ms, or reach an accept length of "
+        f"{number(row.break_even.break_even_accept_length if row.break_even else None)}{needed}",
+        refuted_by="a longer measurement whose interval for the speed-up lies above 1",
+        batch_size=row.batch_size,
+    )
+
+
+def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Least squares line through (batch, ms): (fixed ms, ms per request); None from fewer than three batch sizes."""
+    if len({x for x, _ in points}) < MIN_SIZES:
+        return None
+    n = len(points)
+    mean_x, mean_y = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    return mean_y - slope * mean_x, slope
+
+
+def _fixed(rows: Sequence[Row]) -> Iterator[Finding]:
+    cycles = [row for row in rows if row.candidate.kind == "cycle"]
+    # Graph and eager are two different lines.
+    alike = [row for row in cycles if row.candidate.graph_share == cycles[0].candidate.graph_share]
+    line = fit([(row.batch_size, row.candidate.period.value) for row in alike])
+    if line is None:
+        return
+    fixed, slope = line
+    smallest, largest = alike[0], alike[-1]
+    if slope >= 0 and fixed / largest.candidate.period.value > FIXED:
+        yield Finding(
+            code="fixed_cost",
+            what="the cycle's cost hardly depends on the batch: fixed cost dominates",
+            evidence=(
+                Evidence(
+                    f"{number(fixed)} ms fixed and {number(slope)} ms per request, from batch {smallest.batch_size} to "
+                    f"{largest.batch_size}",
+                    "least squares over recorded steps; not valid outside these batch sizes",
+                ),
+            ),
+            sure="likely",
+            advice="reading weights, launching kernels or communicating sets the pace, not the tokens: graphs, fewer "
+            "collectives and fewer draft steps help; fewer verified tokens do not",
+            refuted_by="a cycle that grows with the batch in a longer measurement",
+        )
+
+
+def _launch_bound(profile: Profile) -> Iterator[Finding]:
+    if profile.phase not in ("decode", "verify", "draft", "draft_extend") or not profile.span_ms:
+        return
+    busy = profile.device_busy_ms / profile.span_ms
+    name = PHASE_NAMES[profile.phase]
+    evidence = (
+        Evidence(f"device busy {number(profile.device_busy_ms)} of {number(profile.span_ms)} ms", "profiler"),
+        Evidence(f"{profile.launches_per_step:.0f} launches a pass", "profiler"),
+    )
+    if busy < BUSY and profile.launches_per_step > MANY_LAUNCHES:
+        yield Finding(
+            code=f"launch_bound_{profile.phase}",
+            what=f"{name} is launch-bound: the GPU waits for Python to launch kernels",
+            evidence=evidence,
+            sure="likely",
+            advice=f"a graph would bring {name} towards {number(profile.device_busy_ms)} ms",
+            refuted_by="a profile in which the device is busy most of the time",
+            part=profile.phase,
+            batch_size=profile.batch_size,
+        )
+    elif busy > 0.9:
+        yield Finding(
+            code=f"compute_bound_{profile.phase}",
+            what=f"{name} keeps the GPU busy: a graph would not shorten it much",
+            evidence=evidence,
+            sure="likely",
+            advice="verify fewer tokens, or make the kernels cheaper (quantization, attention backend)",
+            refuted_by="a profile in which the device waits",
+            batch_size=profile.batch_size,
+        )

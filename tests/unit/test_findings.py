@@ -1,0 +1,200 @@
+"""Findings: each from its evidence, none without; shares that add up; the change first to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from eaglediag.analysis.comparison import Comparison, compare
+from eaglediag.analysis.findings import excess_ms
+from eaglediag.analysis.findings.acceptance import by_position
+from eaglediag.analysis.findings.cost import fit
+from eaglediag.capture.model import Capture, CapturedGraphs, Collective, Overhead, PhaseStats, Profile
+from tests.factories import capture, cycle, decode, denial, distribution, gpu, pair
+
+
+def codes(found: Comparison) -> set[str]:
+    return {finding.code for finding in found.findings}
+
+
+def test_a_healthy_pair_has_no_findings() -> None:
+    baseline = capture("baseline", {1: decode(5), 4: decode(6), 12: decode(9)}, seed=1)
+    eagle = capture("eagle", {1: cycle(6), 4: cycle(8), 12: cycle(14)}, seed=2)
+    for stats in (window.ranks[0].batches[0] for window in eagle.windows):
+        assert stats.accept is not None
+        stats.accept.histogram = [200, 160, 128, 512]
+    assert codes(compare(baseline, eagle)) == set()
+
+
+def test_the_founding_case() -> None:
+    """All of it: the shares add up, verify carries most, and the flag that one arm had is named."""
+    baseline = capture("baseline", {1: decode(11.8, gap=0.2)}, seed=1, tp=8)
+    baseline.server.command += ["--num-continuous-decode-steps", "4"]
+    eagle = capture(
+        "eagle",
+        {1: cycle(29, draft=2.0, draft_extend=0.8, gap=1.3, graph={"verify": False})},
+        seed=2,
+        tp=8,
+        denials=[denial("verify", 1)],
+    )
+    found = compare(baseline, eagle)
+    assert found.outcome == "worse"
+    assert sum(share.ms for share in found.shares) == pytest.approx(excess_ms(found.rows[0]))
+    beyond_verify = [share.ms for share in found.shares if share.part in ("draft", "draft_extend", "gap")]
+    assert sum(beyond_verify) == pytest.approx(2.0 + 0.8 + 1.1, rel=0.05)
+    assert found.findings[0].code == "graph_denied_verify"
+    assert found.findings[0].part == found.shares[0].part == "verify"
+    assert "--num-continuous-decode-steps (4 against not set): this could explain" in found.headline
+
+
+def test_every_finding_says_what_to_do_and_what_would_refute_it() -> None:
+    for finding in compare(*pair()).findings:
+        assert finding.evidence
+        assert finding.advice
+        assert finding.refuted_by
+
+
+def spoil(change: Callable[[Capture, Capture], object]) -> set[str]:
+    baseline, eagle = pair(verify_ms=14.0, accept_length=2.6)
+    change(baseline, eagle)
+    return codes(compare(baseline, eagle))
+
+
+def test_a_phase_that_never_had_a_graph() -> None:
+    eagle = capture("eagle", {1: cycle(14, graph={"draft_extend": False})}, seed=2)
+    found = compare(capture("baseline", {1: decode(12)}, seed=1), eagle)
+    assert "never_graphed_draft_extend" in codes(found)
+
+
+def test_an_eager_baseline() -> None:
+    baseline = capture("baseline", {1: decode(12, graph={"decode": False})}, seed=1)
+    assert "baseline_eager" in codes(compare(baseline, capture("eagle", {1: cycle(14)}, seed=2)))
+
+
+@pytest.mark.parametrize(("unit", "sizes", "width"), [("requests", [1, 2, 4, 8], None), ("tokens", [4, 8, 16, 32], 4)])
+def test_batches_beyond_the_captured(unit: str, sizes: list[int], width: int | None) -> None:
+    baseline = capture("baseline", {12: decode(12)}, seed=1)
+    eagle = capture("eagle", {12: cycle(14)}, seed=2)
+    eagle.server.captured["verify"] = CapturedGraphs.model_validate(
+        {"sizes": sizes, "unit": unit, "tokens_per_request": width}
+    )
+    [finding] = [one for one in compare(baseline, eagle).findings if one.code == "beyond_captured_candidate"]
+    assert "from 9 requests on" in finding.what
+
+
+def test_losing_by_how_much() -> None:
+    found = compare(*pair())
+    [finding] = [one for one in found.findings if one.code == "below_break_even"]
+    assert "6.8" in finding.what
+    assert "verify alone would have to fall from 28.9 to 22." in finding.evidence[1].fact
+
+
+def test_no_drafter_can_win() -> None:
+    assert "cannot_win" in codes(compare(*pair(decode_ms=5.0)))
+    assert "below_break_even" not in codes(compare(*pair(decode_ms=5.0)))
+
+
+def test_fixed_cost() -> None:
+    sizes = {1: 14.0, 4: 14.2, 12: 14.5}
+    baseline = capture("baseline", {size: decode(12) for size in sizes}, seed=1)
+    eagle = capture("eagle", {size: cycle(ms) for size, ms in sizes.items()}, seed=2)
+    [finding] = [one for one in compare(baseline, eagle).findings if one.code == "fixed_cost"]
+    assert "from batch 1 to 12" in finding.evidence[0].fact
+    assert fit([(1, 14.0), (4, 14.2)]) is None
+    assert fit([(1, 3), (2, 5), (3, 7)]) == pytest.approx((1, 2))
+
+
+def test_launch_bound_and_compute_bound() -> None:
+    def profiled(busy: float) -> set[str]:
+        one = Profile(
+            phase="verify",
+            steps=4,
+            kernels_per_step=650,
+            launches_per_step=650,
+            graph_launches_per_step=0,
+            device_busy_ms=busy,
+            span_ms=15.0,
+        )
+        return spoil(lambda _, eagle: eagle.profiles.append(one))
+
+    assert "launch_bound_verify" in profiled(5.0)
+    assert "compute_bound_verify" in profiled(14.5)
+    assert not {"launch_bound_verify", "compute_bound_verify"} & profiled(11.0)
+
+
+def test_collectives_one_by_one_and_through_nccl() -> None:
+    counted = Collective(
+        phase="verify", backend="nccl", operation="all_reduce", in_graph=False, calls=650, steps=10, calls_per_step=65
+    )
+
+    def change(_: Capture, eagle: Capture) -> None:
+        eagle.windows[0].ranks[0].collectives.append(counted)
+        eagle.server.arguments["disable_custom_all_reduce"] = True
+        eagle.server.tp = 2
+
+    assert {"eager_collectives_verify", "nccl_instead_of_custom"} <= spoil(change)
+
+
+def test_ranks_that_do_not_keep_step() -> None:
+    baseline = capture("baseline", {1: decode(12)}, seed=1, tp=2)
+    eagle = capture("eagle", {1: cycle(14)}, seed=2, tp=2)
+    slow = PhaseStats(phase="verify", batch_size=1, graph=True, count=100, host_ms=distribution(20.0, 100))
+    eagle.windows[0].ranks[1].phases = [slow]
+    assert "ranks_skewed" in codes(compare(baseline, eagle))
+
+
+def test_clocks_and_a_costly_agent() -> None:
+    def change(_: Capture, eagle: Capture) -> None:
+        eagle.hosts[0].gpus = [gpu(sm_mhz=1500.0)]
+        eagle.instrumentation.overhead = Overhead(ratio=1.05)
+
+    assert {"gpu_state", "agent_costly"} <= spoil(change)
+    baseline, eagle = pair()
+    change(baseline, eagle)
+    found = compare(baseline, eagle)
+    assert found.outcome == "not_comparable"
+    assert found.headline.startswith("Not comparable: GPU clock, median (1980 of 1980 MHz against 1500 of 1980 MHz)")
+
+
+def test_acceptance() -> None:
+    assert "acceptance_collapsed" in codes(compare(*pair(accept_length=1.01)))
+    assert "acceptance_decays_by_position" in codes(compare(*pair(accept_length=1.6)))
+    baseline = capture("baseline", {1: decode(12), 12: decode(13)}, seed=1)
+    eagle = capture("eagle", {1: cycle(14, accept_length=3.0), 12: cycle(15, accept_length=2.0)}, seed=2)
+    assert "acceptance_falls_with_batch" in codes(compare(baseline, eagle))
+    assert by_position([50, 25, 25]) == [0.5, 0.5]
+    assert by_position([]) == []
+
+
+def test_settings() -> None:
+    def change(_: Capture, eagle: Capture) -> None:
+        assert eagle.server.speculation is not None
+        eagle.server.speculation.accept_threshold_single = 0.6
+        eagle.server.speculation.simulated_accept_length = 2.0
+        eagle.server.arguments["enable_lora"] = True
+        eagle.workload.temperature = 0.7
+
+    assert {"lossy_acceptance", "simulated_acceptance", "lora", "sampling_in_verify"} <= spoil(change)
+
+
+def test_the_change_first_to_blame() -> None:
+    old = capture("old", {1: cycle(14)}, seed=1)
+    new = capture("new", {1: cycle(20)}, seed=2, release="0.5.23")
+    new.server.commit = "0be30d4"
+    old.server.commit = "bba2fc4"
+    found = compare(old, new)
+    [finding] = [one for one in found.findings if one.code == "first_to_blame"]
+    assert "most of it in verify; first to blame: sglang release" in finding.what
+    assert any("sglang commit: bba2fc4 against 0be30d4" in one.fact for one in finding.evidence)
+    assert sum(share.ms for share in found.shares) == pytest.approx(excess_ms(found.rows[0]))
+
+    nothing = compare(old, capture("new", {1: cycle(20)}, seed=2))
+    assert nothing.outcome == "worse"
+
+
+def test_nothing_on_record_changed() -> None:
+    found = compare(capture("old", {1: decode(12)}, seed=1), capture("new", {1: decode(14)}, seed=2))
+    [finding] = found.findings
+    assert "nothing on record changed" in finding.what
+    assert "the machine's state may have changed" in finding.advice
