@@ -64,8 +64,14 @@ def parse(text: bytes, name: str) -> Capture:
     try:
         document = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        where = "it ends in the middle" if isinstance(error, json.JSONDecodeError) and error.pos >= len(text) - 1 else str(error)
-        raise CaptureError(f"{name} is not a capture: not valid JSON ({where})", "probe again, or give another file") from error
+        where = (
+            "it ends in the middle"
+            if isinstance(error, json.JSONDecodeError) and error.pos >= len(text) - 1
+            else str(error)
+        )
+        raise CaptureError(
+            f"{name} is not a capture: not valid JSON ({where})", "probe again, or give another file"
+        ) from error
     if not isinstance(document, dict) or "schema_version" not in document or "tool_version" not in document:
         raise CaptureError(
             f"{name} is JSON, but not an eaglediag capture",
@@ -74,7 +80,8 @@ def parse(text: bytes, name: str) -> Capture:
     version = document["schema_version"]
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise CaptureError(
-            f"{name} has capture schema {version}, newer than this eaglediag reads ({SCHEMA_VERSION})", "upgrade eaglediag"
+            f"{name} has capture schema {version}, newer than this eaglediag reads ({SCHEMA_VERSION})",
+            "upgrade eaglediag",
         )
     try:
         return Capture.model_validate(document)

@@ -90,7 +90,7 @@ def demo(
 
 
 def find_embedded_host() -> Path:
-    """The folder beside the package in a checkout, or inside it when installed. Raises UsageError when it is neither."""
+    """The folder beside the package in a checkout, or inside it when installed. Raises UsageError."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package.parent / "embedded_host", package / "embedded_host"):
         if (folder / "serve.py").is_file():

@@ -19,7 +19,7 @@ HostOption = Annotated[
     typer.Option(
         "--host",
         metavar="[USER@]HOST[:PORT]",
-        help="Where the server runs, over SSH; `local` is this machine. Repeat it for a server spread over several nodes, its first node first.",
+        help="Where the server runs, over SSH; `local` is this machine. Repeat it for a server on several nodes.",
     ),
 ]
 AcceptHostKey = Annotated[

@@ -9,7 +9,7 @@ from eaglediag.capture.model import Denial, Frame
 
 
 def merge_denials(counted: dict[str, list[tuple[int, list[dict[str, Any]]]]]) -> list[Denial]:
-    """Aggregate by phase, batch size, gate and the frames' text and values; `counted[window]` is (rank, denials) pairs."""
+    """Aggregate by phase, batch size, gate, frames and values; `counted[window]` is (rank, denials) pairs."""
     merged: dict[str, Denial] = {}
     for window, ranks in counted.items():
         for rank, denials in ranks:

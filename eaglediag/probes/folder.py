@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import secrets
 import shlex
 from dataclasses import dataclass
@@ -18,6 +20,28 @@ PREFIX = "eaglediag-"
 
 _ENTRY_POINTS = "[sglang.srt.plugins]\neaglediag = eaglediag_payload.entry:plugin\n"
 _SITECUSTOMIZE = "import eaglediag_payload.entry\neaglediag_payload.entry.sitecustomize(__file__)\n"
+
+# Plain mkdir first: it fails when somebody else made that name, a link included. What cannot be finished is removed.
+_UNPACK = """
+import base64, json, os, shutil, sys
+folder = sys.argv[1]
+os.umask(0o077)
+try:
+    os.mkdir(folder, 0o700)
+except OSError as error:
+    sys.exit(str(error))
+try:
+    os.mkdir(os.path.join(folder, "agents"))
+    for name, data in json.load(sys.stdin).items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".part", "wb") as stream:
+            stream.write(base64.b64decode(data))
+        os.replace(path + ".part", path)
+except OSError as error:
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(str(error))
+"""
 
 
 def payload_files() -> dict[str, bytes]:
@@ -50,27 +74,19 @@ class RemoteFolder:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def ship(self) -> None:
-        """Make the folder and write the payload into it. Raises HostError with the host's own words."""
+    def ship(self, python: str) -> None:
+        """Make the folder and write the payload into it, in one command. Raises HostError with the host's own words."""
         files = payload_files()
-        folders = sorted({f"{self.path}/{name.rsplit('/', 1)[0]}" for name in files})
-        quoted = " ".join(shlex.quote(folder) for folder in folders)
-        # Plain mkdir first: it fails when somebody else made that name, a link included.
-        script = (
-            f"umask 077 && mkdir {shlex.quote(self.path)} && mkdir -p {quoted} {shlex.quote(self.path + '/agents')}"
-        )
-        done = self.host.run(["sh", "-c", script])
+        manifest = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
+        files["MANIFEST.sha256"] = manifest.encode()
+        encoded = {name: base64.b64encode(data).decode() for name, data in files.items()}
+        done = self.host.run([python, "-c", _UNPACK, self.path], stdin=json.dumps(encoded).encode())
         if done.returncode:
-            self.gone = True
+            words = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
             raise HostError(
-                f"{self.host.label}: cannot make {self.path}: {done.stderr.decode(errors='replace').strip()}",
+                f"{self.host.label}: cannot write into {self.path}: {words}",
                 f"make {self.parent} writable and free some space, or name another folder with --remote-parent",
             )
-        manifest = []
-        for name, data in files.items():
-            self.host.write_file(f"{self.path}/{name}", data)
-            manifest.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
-        self.host.write_file(f"{self.path}/MANIFEST.sha256", "".join(manifest).encode())
 
     def remove(self) -> None:
         """Remove the folder; a host that is gone has a supervisor that does it."""

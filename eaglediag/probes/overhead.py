@@ -34,7 +34,10 @@ def measure_overhead(agents: Agents, client: Client, windows: list[Window], pair
             ratios.append(spent[True] / spent[False])
         agents.command("discard")
         overhead.ratio = round(mean(ratios), 4)
-        overhead.method = f"active against dormant, {pairs} alternated pairs of {max(REQUESTS, concurrency)} requests at concurrency {concurrency}"
+        count = max(REQUESTS, concurrency)
+        overhead.method = (
+            f"active against dormant, {pairs} alternated pairs of {count} requests at concurrency {concurrency}"
+        )
         if pairs > 1:
             half = float(student.ppf(0.975, pairs - 1)) * stdev(ratios) / sqrt(pairs)
             overhead.interval = (round(overhead.ratio - half, 4), round(overhead.ratio + half, 4))

@@ -55,34 +55,36 @@ class Preflight:
         return {name: str(self.found[name]) for name in names if self.found.get(name)}
 
 
-def preflight(host: Host, folder: RemoteFolder, launch: LaunchCommand, python: str | None) -> Preflight:
-    """Look at the host. The payload must have been shipped.
+def preflight(host: Host, folder: RemoteFolder, launch: LaunchCommand, python: str) -> Preflight:
+    """Look at the host with its interpreter `python`. The payload must have been shipped.
 
     Raises InstrumentationError for what makes a probe impossible: no such Python, no SGLang in it, a release without
     anything to hook, the port taken, no room on the disk.
     """
-    interpreter = _interpreter(host, launch, python)
     environment = {
         name: value for name, value in launch.environment.items() if name in ("PYTHONPATH", "SGLANG_PLUGINS")
     }
     script = f"{folder.path}/lib/eaglediag_payload/preflight.py"
-    done = host.run([interpreter, script, str(launch.port), json.dumps(environment)], timeout=60.0)
+    done = host.run([python, script, str(launch.port), json.dumps(environment)], timeout=60.0)
     try:
         found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
     except (ValueError, IndexError):
         words = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
         raise InstrumentationError(
-            f"{host.label}: {interpreter} cannot run the preflight: {words[:300]}",
+            f"{host.label}: {python} cannot run the preflight: {words[:300]}",
             "name the server's Python with --python",
         ) from None
-    _require(host, folder, launch, interpreter, found)
-    result = Preflight(interpreter, found)
+    _require(host, folder, launch, python, found)
+    result = Preflight(python, found)
     result.notes = _notes(found)
     return result
 
 
-def _interpreter(host: Host, launch: LaunchCommand, python: str | None) -> str:
-    """The absolute path of the server's Python: as given, as launched, or from the launched script's first line."""
+def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
+    """The absolute path of the server's Python: as given, as launched, or from the launched script's first line.
+
+    Raises InstrumentationError when it is not there.
+    """
     wanted = python or launch.python
     script = (
         f"p=$(command -v {shlex.quote(wanted)}) || exit 3; "

@@ -145,8 +145,9 @@ class Server:
                 self.log.ready = True
                 return
             self._ended.wait(0.3)
+        last = (self.log.tail(1) or ["(none)"])[0][:300]
         raise InstrumentationError(
-            f"the server was not ready after {timeout_s:.0f} s; its last line: {(self.log.tail(1) or ['(none)'])[0][:300]}",
+            f"the server was not ready after {timeout_s:.0f} s; its last line: {last}",
             "raise --ready-timeout if it was still loading or capturing",
         )
 

@@ -20,10 +20,12 @@ from eaglediag.capture.model import (
     Problem,
     Rank,
     Refusal,
-    Server as ServerDescription,
     Source,
     Window,
     Workload,
+)
+from eaglediag.capture.model import (
+    Server as ServerDescription,
 )
 from eaglediag.errors import EaglediagError, InstrumentationError, Interrupted
 from eaglediag.hosts.base import Host
@@ -34,7 +36,7 @@ from eaglediag.probes.evidence.sglang_server import server_from_arguments
 from eaglediag.probes.folder import PARENT, RemoteFolder
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.overhead import measure_overhead
-from eaglediag.probes.preflight import Preflight, preflight
+from eaglediag.probes.preflight import Preflight, find_python, preflight
 from eaglediag.probes.progress import Progress, silent
 from eaglediag.probes.server import Server
 from eaglediag.probes.workload import Client, Load, Result, random_prompts
@@ -118,9 +120,10 @@ class Session:
         places = []
         for node, host in enumerate(hosts):
             launch = plan.launch.on_node(node, len(hosts))
+            python = find_python(host, launch, plan.python)
             folder = stack.enter_context(RemoteFolder(host, plan.remote_parent))
-            folder.ship()
-            checked = preflight(host, folder, launch, plan.python)
+            folder.ship(python)
+            checked = preflight(host, folder, launch, python)
             self.preflights.append((host.label, checked))
             for note in checked.notes:
                 self.problems.append(Problem(code="preflight", message=f"{host.label}: {note}"))
@@ -191,7 +194,8 @@ class Session:
             self.problems.append(
                 Problem(
                     code="failed_requests",
-                    message=f"{len(result.failed)} of {len(result.requests)} requests failed at {label}: {result.failed[0].error}",
+                    message=f"{len(result.failed)} of {len(result.requests)} requests failed at {label}: "
+                    f"{result.failed[0].error}",
                 )
             )
         self.texts[name] = result.texts
@@ -207,7 +211,8 @@ class Session:
                 self.problems.append(
                     Problem(
                         code="agent",
-                        message=f"the agent of process {reply['pid']} on {reply['host']} gave no records: {reply['error']}",
+                        message=f"the agent of process {reply['pid']} on {reply['host']} gave no records: "
+                        f"{reply['error']}",
                     )
                 )
         self.windows.append(
@@ -250,10 +255,10 @@ class Session:
                 f"no scheduler process has an agent{': ' + why if why else ''}",
                 "if the launch command changes PYTHONPATH or SGLANG_PLUGINS itself, let it keep what is there",
             )
-        missing = sorted(set(range(expected or 0)) - set(seen))
+        missing = ", ".join(map(str, sorted(set(range(expected or 0)) - set(seen))))
         if missing:
             raise InstrumentationError(
-                f"ranks {len(seen)}/{expected}: no records from rank {', '.join(map(str, missing))}{': ' + why if why else ''}",
+                f"ranks {len(seen)}/{expected}: no records from rank {missing}{': ' + why if why else ''}",
                 "the capture is marked partial; look at its server log",
             )
 

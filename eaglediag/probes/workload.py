@@ -63,7 +63,7 @@ def built_in_prompts() -> list[Prompt]:
 
 
 def prompts_from_file(path: Path) -> list[Prompt]:
-    """Prompts from JSON lines: {"text": ...} or {"prompt": ...} or {"messages": [...]} or {"token_ids": [...]}, "kind" optional.
+    """Prompts from JSON lines: {"text": ...}, {"prompt": ...}, {"messages": [...]} or {"token_ids": [...]}.
 
     Raises UsageError naming the line that cannot be used.
     """

@@ -1,4 +1,4 @@
-"""What a scheduler process is and serves, read from SGLang's own objects once it is constructed. Values only, no tensors."""
+"""What a scheduler process is and serves, read from SGLang's own objects once it stands. Values only, no tensors."""
 
 from __future__ import annotations
 
@@ -50,10 +50,8 @@ def rank(construction: dict[str, Any]) -> dict[str, Any]:
 
 def plain_arguments(arguments: Any) -> dict[str, Any]:
     """ServerArgs as JSON: secrets redacted, anything that is not plain as text."""
-    if hasattr(arguments, "resolved_dict"):  # from 0.5.20: the record keeps the user's input, decisions stand beside it
-        values = arguments.resolved_dict()
-    else:
-        values = vars(arguments)
+    # From 0.5.20 the record keeps the user's input, and what was decided stands beside it.
+    values = arguments.resolved_dict() if hasattr(arguments, "resolved_dict") else vars(arguments)
     return {
         str(name): "<redacted>" if SECRET.search(str(name)) and value else _plain(value)
         for name, value in sorted(values.items())

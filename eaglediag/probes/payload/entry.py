@@ -14,7 +14,7 @@ FOLDER = "EAGLEDIAG_FOLDER"
 
 
 def plugin() -> None:
-    """Entry point of the group `sglang.srt.plugins`. SGLang logs and swallows what it raises, so nothing is lost on it."""
+    """Entry point of the group `sglang.srt.plugins`; SGLang swallows what it raises."""
     _install("plugin")
 
 

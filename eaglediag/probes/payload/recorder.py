@@ -15,8 +15,19 @@ from .clock import CudaClock, NoClock
 
 #: The columns of a row, in order; `accept` is a list of accept lengths with the bonus token, one a request.
 COLUMNS = (
-    "row", "step", "phase", "batch", "tokens", "graph", "start_ns", "host_ns", "device_us", "period_ns", "period_device_us", "accept",
-)  # fmt: skip
+    "row",
+    "step",
+    "phase",
+    "batch",
+    "tokens",
+    "graph",
+    "start_ns",
+    "host_ns",
+    "device_us",
+    "period_ns",
+    "period_device_us",
+    "accept",
+)
 ROW, STEP, PHASE, BATCH, TOKENS, GRAPH, START, HOST, DEVICE, PERIOD, PERIOD_DEVICE, ACCEPT = range(len(COLUMNS))
 
 #: About 100 bytes a row: some 60 MB at the most, an hour of steps at 10 ms.
@@ -37,7 +48,7 @@ class Span:
 
 
 class Recorder:
-    """Collects rows while `active`. One instance a process; the scheduler's threads write, the agent's thread drains."""
+    """Collects rows while `active`. One a process; the scheduler's threads write, the agent's thread drains."""
 
     def __init__(self) -> None:
         self.active = False

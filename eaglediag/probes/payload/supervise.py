@@ -5,7 +5,8 @@ laptop lost the connection or was closed, ends the one and removes the other. Th
 
 usage: python supervise.py FOLDER, then on standard input one JSON line
 {"argv": [...], "shell": "..." | null, "environment": {...}, "route": "plugin"|"sitecustomize"|"none", "grace_s": 20}.
-Prints JSON lines: {"event": "started", "pid"}, {"event": "log", "line"}, {"event": "exit", "code"}, {"event": "cleaned"}.
+Prints JSON lines: {"event": "started", "pid"}, {"event": "log", "line"}, {"event": "exit", "code"},
+{"event": "cleaned", "gone"}.
 """
 
 from __future__ import annotations

@@ -1,0 +1,84 @@
+"""The launch command: taken apart as a shell would, and put together without speculation."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from eaglediag.errors import UsageError
+from eaglediag.probes.launch import DEFAULT_PORT, LaunchCommand
+
+EAGLE = (
+    "env SGLANG_SIMULATE_ACC_LEN=2.0 CUDA_VISIBLE_DEVICES=0,1 "
+    "python3 -m sglang.launch_server --model-path '/m/two words' "
+    "--speculative-algorithm EAGLE3 --speculative-draft-model-path=/m/draft --speculative-num-steps 2 --tp 8 "
+    "--speculative-eagle-topk 1 --port 31000 --api-key sk-123 --speculative-num-draft-tokens 3"
+)
+
+
+def test_words_assignments_and_port() -> None:
+    command = LaunchCommand.parse(EAGLE)
+    assert command.environment == {"SGLANG_SIMULATE_ACC_LEN": "2.0", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert command.argv[:3] == ("python3", "-m", "sglang.launch_server")
+    assert (command.python, command.port, command.api_key, command.speculative) == ("python3", 31000, "sk-123", True)
+    assert not command.shell
+
+
+def test_the_baseline_is_the_same_command_without_speculation() -> None:
+    baseline = LaunchCommand.parse(EAGLE).without_speculation()
+    assert shlex.join(baseline.argv) == (
+        "python3 -m sglang.launch_server --model-path '/m/two words' --tp 8 --port 31000 --api-key sk-123"
+    )
+    assert baseline.environment == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert not baseline.speculative
+    assert LaunchCommand.parse(baseline.text) == baseline
+
+
+def test_keys_do_not_reach_the_capture() -> None:
+    words = LaunchCommand.parse(
+        "python -m x --api-key sk-1 --hf-token=hf_2 --max-total-tokens 8 --tokenizer-path t"
+    ).redacted()
+    assert words[3:] == [
+        "--api-key",
+        "<redacted>",
+        "--hf-token=<redacted>",
+        "--max-total-tokens",
+        "8",
+        "--tokenizer-path",
+        "t",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["source venv/bin/activate && python -m x", "python -m x > log", "python -m x --tp $TP", "a; b", "x | y", "`x`"],
+)
+def test_what_only_a_shell_can_run(text: str) -> None:
+    command = LaunchCommand.parse(text)
+    assert command.shell
+    with pytest.raises(UsageError, match="plain command"):
+        command.without_speculation()
+
+
+@pytest.mark.parametrize("text", ["python -m x --a 'b && c'", 'python -m x --a "b; c"', r"python -m x --a b\;c"])
+def test_quoted_shell_characters_are_only_characters(text: str) -> None:
+    assert not LaunchCommand.parse(text).shell
+
+
+def test_defaults_and_mistakes() -> None:
+    assert LaunchCommand.parse("python -m x").port == DEFAULT_PORT
+    for text in ("", "A=1", "python 'x"):
+        with pytest.raises(UsageError):
+            LaunchCommand.parse(text)
+    with pytest.raises(UsageError, match="not a number"):
+        _ = LaunchCommand.parse("python -m x --port http").port
+
+
+def test_a_server_over_several_nodes() -> None:
+    command = LaunchCommand.parse("python -m x --nnodes 2")
+    assert command.on_node(1, 2).argv[-2:] == ("--node-rank", "1")
+    assert command.on_node(0, 1) is command
+    assert LaunchCommand.parse("python -m x --node-rank {node_rank}").on_node(1, 2).argv[-1] == "1"
+    with pytest.raises(UsageError, match="2 hosts"):
+        LaunchCommand.parse("python -m x").on_node(0, 2)
