@@ -43,6 +43,13 @@ def breakeven(
     draft_tokens: Annotated[
         int | None, typer.Option(help="Length of the drafted chain; at most one token more comes out of a cycle.")
     ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHANGE",
+            help="With captures: price graph, accept-length=X, draft-tokens=N or draft-tokens=best. Repeat to combine.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Give the accept length at which speculation starts to pay.
@@ -75,8 +82,10 @@ def breakeven(
     if capture is not None and baseline is not None:
         if accept_length is not None or draft_tokens is not None:
             raise UsageError("captures know their accept length and drafted tokens", "leave these options out")
-        _from_captures(baseline, capture, as_json)
+        _from_captures(baseline, capture, what_if or [], as_json)
         return
+    if what_if:
+        raise UsageError("--what-if needs captures", "give a capture with --baseline")
 
     from eaglediag.analysis import breakeven as arithmetic
 
@@ -111,24 +120,36 @@ def _show(answer: BreakEven, as_json: bool) -> None:
         raise typer.Exit(3)
 
 
-def _from_captures(baseline: Path, capture: Path, as_json: bool) -> None:
+def _from_captures(baseline: Path, capture: Path, changes: list[str], as_json: bool) -> None:
     from eaglediag.analysis.comparison import compare
+    from eaglediag.analysis.sweep import crossings
+    from eaglediag.analysis.whatif import what_if
     from eaglediag.capture import store
     from eaglediag.errors import NotComparable
 
-    result = compare(store.read(baseline), store.read(capture))
+    candidate = store.read(capture)
+    result = compare(store.read(baseline), candidate)
     if result.main.break_even is None:
         raise NotComparable(
             f"there is no break-even between {result.baseline.name} and {result.candidate.name}",
             "give one capture with speculation, its accept length known, and one without",
         )
+    found = crossings(candidate, result)
+    changed = what_if(changes, candidate, result) if changes else None
     if as_json:
         from eaglediag.reports import results_json
 
-        results_json.write(results_json.break_even_by_batch(result), sys.stdout)
+        document = results_json.break_even_by_batch(result, found)
+        if changed is not None:
+            document["what_if"] = results_json.what_if(changed)
+        results_json.write(document, sys.stdout)
     else:
         from eaglediag.reports import terminal
 
-        terminal.render_break_even(result, terminal.console())
+        console = terminal.console()
+        terminal.render_break_even(result, found, console)
+        if changed is not None:
+            console.print()
+            terminal.render_what_if(changed, console)
     if result.outcome in ("inconclusive", "not_comparable") or result.main.break_even.verdict == "inconsistent":
         raise typer.Exit(3)

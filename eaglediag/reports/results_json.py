@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
@@ -15,6 +15,8 @@ from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import breakeven_sentence, condition
 from eaglediag.analysis.statistics import Estimate
+from eaglediag.analysis.sweep import Crossing
+from eaglediag.analysis.whatif import WhatIf
 
 Json = dict[str, object]
 
@@ -47,7 +49,7 @@ def break_even(answer: BreakEven) -> Json:
     }
 
 
-def break_even_by_batch(result: Comparison) -> Json:
+def break_even_by_batch(result: Comparison, found: Sequence[Crossing]) -> Json:
     """The break-even of two captures: the headline's batch size on top, every measured one under `by_batch_size`."""
     document: Json = {}
     if (answer := result.main.break_even) is not None:
@@ -60,7 +62,27 @@ def break_even_by_batch(result: Comparison) -> Json:
     loads = [
         {"concurrency": load.concurrency, **break_even(load.break_even)} for load in result.loads if load.break_even
     ]
-    return {**document, "by_batch_size": rows, "by_concurrency": loads}
+    sweep = [{**asdict(one), "apart": one.apart} for one in found]
+    return {**document, "by_batch_size": rows, "by_concurrency": loads, "sweep": sweep}
+
+
+def what_if(result: WhatIf) -> Json:
+    """What would happen, by batch size. `after` is null where the answer was refused."""
+    return {
+        "asked": list(result.asked),
+        "by_batch_size": [
+            {
+                "batch_size": row.batch_size,
+                "before": break_even(row.before),
+                "after": break_even(row.after) if row.after else None,
+                "notes": list(row.notes),
+                "refused": row.refused or None,
+            }
+            for row in result.rows
+        ],
+        "draft_tokens": [asdict(choice) for choice in result.choices],
+        "crossover": {"before": result.crossover_before, "after": result.crossover_after},
+    }
 
 
 def comparison(result: Comparison) -> Json:

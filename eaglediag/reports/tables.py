@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eaglediag.analysis.breakeven import Interval
@@ -11,6 +12,8 @@ from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.analysis.statistics import Estimate
+from eaglediag.analysis.sweep import Crossing
+from eaglediag.analysis.whatif import WhatIf
 from eaglediag.capture.model import Phase
 
 OUTCOMES = {
@@ -65,6 +68,69 @@ def break_evens(comparison: Comparison) -> Table:
             for row, answer in judged
         ),
     )
+
+
+def what_if(result: WhatIf) -> Table:
+    """Every batch size as it is and as it would be."""
+    rows = []
+    for row in result.rows:
+        before, after = row.before, row.after
+        cells = ["–", "–", "no answer"]
+        if after is not None:
+            cells = [
+                _bounded(after.break_even_accept_length, after.break_even_interval),
+                _bounded(after.speedup, after.speedup_interval),
+                (after.verdict or "–").replace("_", "-"),
+            ]
+        now = _bounded(before.break_even_accept_length, before.break_even_interval)
+        speedup = _bounded(before.speedup, before.speedup_interval)
+        rows.append((str(row.batch_size), now, cells[0], speedup, cells[1], cells[2]))
+    return Table(
+        "What if: " + ", ".join(result.asked),
+        ("batch", "break-even now, tokens", "then, tokens", "speed-up now, ×", "then, ×", "verdict"),
+        tuple(rows),
+    )
+
+
+def choices(result: WhatIf) -> Table:
+    """The speed-up with every number of drafted tokens, and the best where one stands out."""
+    most = max((len(choice.speedups) for choice in result.choices), default=0)
+    rows = []
+    for choice in result.choices:
+        speedups = [number(speedup) for speedup in choice.speedups] + ["–"] * (most - len(choice.speedups))
+        best = str(choice.best) if choice.best else "refused" if choice.refused else "none stands out"
+        rows.append(
+            (str(choice.batch_size), *speedups, best, "–" if choice.margin is None else f"{100 * choice.margin:.1f}")
+        )
+    headers = (f"speed-up with {tokens}, ×" for tokens in range(1, most + 1))
+    return Table("Drafted tokens", ("batch", *headers, "best", "margin, ± %"), tuple(rows))
+
+
+def pricing(result: WhatIf) -> list[str]:
+    """How each batch size was priced, or why it was refused; then where speculation starts to lose."""
+    lines = [
+        f"batch {row.batch_size}: {row.refused or '; '.join(row.notes)}"
+        for row in result.rows
+        if row.refused or row.notes
+    ]
+    lines += [f"batch {one.batch_size}, drafted tokens: {one.refused}" for one in result.choices if one.refused]
+    return [*lines, f"now: speculation {result.crossover_before}", f"then: speculation {result.crossover_after}"]
+
+
+def crossings(found: Sequence[Crossing]) -> list[str]:
+    """The measured crossing of an accept-length sweep against the computed break-even."""
+    lines = []
+    for one in found:
+        swept = f"{len(one.points)} accept lengths from {number(one.points[0][0])} to {number(one.points[-1][0])}"
+        where = f"concurrency {one.concurrency}, {swept}: "
+        if one.measured is None:
+            lines.append(f"{where}the speed-up never crosses 1")
+        elif one.computed is None or one.apart is None:
+            lines.append(f"{where}crosses 1 at {number(one.measured)}")
+        else:
+            computed = f"computed {number(one.computed)} ({100 * one.apart:+.1f} %)"
+            lines.append(f"{where}crosses 1 at {number(one.measured)}, {computed}")
+    return lines
 
 
 def denials(comparison: Comparison) -> list[str]:

@@ -18,6 +18,8 @@ from eaglediag.analysis.figures import number, percent
 from eaglediag.analysis.findings import Finding
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import breakeven_sentence, missing_sentence
+from eaglediag.analysis.sweep import Crossing
+from eaglediag.analysis.whatif import WhatIf
 from eaglediag.reports import tables
 from eaglediag.reports.untrusted import printable
 
@@ -87,14 +89,24 @@ def _comparison(result: Comparison, out: Console) -> None:
     out.print(Text("[low, high] are 95 % intervals; times are means per step; parts and gap add up.", style="dim"))
 
 
-def render_break_even(result: Comparison, out: Console) -> None:
-    """Print the break-even of two captures, batch size by batch size."""
+def render_what_if(result: WhatIf, out: Console) -> None:
+    """Print what would happen, and how it was priced."""
+    out.print(_laid_out(tables.what_if(result), out.width))
+    if result.choices:
+        out.print()
+        out.print(_laid_out(tables.choices(result), out.width))
+    _list("How this was priced", tables.pricing(result), out)
+
+
+def render_break_even(result: Comparison, found: Sequence[Crossing], out: Console) -> None:
+    """Print the break-even of two captures, batch size by batch size, and what a sweep says about it."""
     judged = [(f"batch {row.batch_size}", row.break_even) for row in result.rows]
     for where, answer in judged or [(f"concurrency {load.concurrency}", load.break_even) for load in result.loads]:
         if answer is not None:
             out.print(Text(breakeven_sentence(answer, where), style=STYLES.get(answer.verdict or "", "bold")))
     out.print()
     out.print(_laid_out(tables.break_evens(result), out.width))
+    _list("Measured by a sweep of accept lengths", tables.crossings(found), out)
     problems = tables.problems(result)
     _list("Before you trust this", [f"{what}; {advice}" if advice else what for what, advice in problems], out)
 

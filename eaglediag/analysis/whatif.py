@@ -1,0 +1,313 @@
+"""What would happen if: a graph for an eager phase, another accept length, another number of drafted tokens.
+
+Every price comes from something measured in the two captures and says from what; what was not measured is refused, not
+extrapolated. A changed figure keeps the relative interval of the measured one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from eaglediag.analysis import breakeven
+from eaglediag.analysis.breakeven import BreakEven, Interval
+from eaglediag.analysis.comparison import Comparison
+from eaglediag.analysis.figures import number
+from eaglediag.analysis.measured import CYCLE_PARTS
+from eaglediag.analysis.pairing import Row
+from eaglediag.analysis.sentences import PHASE_NAMES
+from eaglediag.capture.model import Capture, Phase, Profile
+from eaglediag.errors import UsageError
+
+EAGER = 0.5
+#: Fewer verify passes than this say too little about single positions.
+MIN_PASSES = 200
+
+
+@dataclass(frozen=True)
+class Change:
+    """One `--what-if`: `value` is an accept length, a number of drafted tokens (None: the best), or nothing."""
+
+    kind: Literal["graph", "accept-length", "draft-tokens"]
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class WhatIfRow:
+    """One batch size, as it is and as it would be. `refused` says why there is no answer; `notes` how it was priced."""
+
+    batch_size: int
+    before: BreakEven
+    after: BreakEven | None
+    notes: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Drafted tokens at one batch size: `speedups[k - 1]` for k of them; `best` is None when none stands out."""
+
+    batch_size: int
+    speedups: tuple[float, ...] = ()
+    best: int | None = None
+    margin: float | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The answer, by batch size, and from which batch on speculation loses, before and after."""
+
+    asked: tuple[str, ...]
+    rows: tuple[WhatIfRow, ...]
+    choices: tuple[Choice, ...]
+    crossover_before: str
+    crossover_after: str
+
+
+@dataclass(frozen=True)
+class _Scenario:
+    row: Row
+    parts: dict[Phase, float]
+    cycle_ms: float
+    accept_length: float
+    draft_tokens: int | None
+    chain: bool
+    notes: tuple[str, ...] = ()
+
+
+class _RefusedError(Exception):
+    pass
+
+
+def parse(text: str) -> Change:
+    """`graph`, `accept-length=2.6`, `draft-tokens=5` or `draft-tokens=best`. Raises UsageError."""
+    name, _, value = text.partition("=")
+    try:
+        if name == "graph" and not value:
+            return Change("graph")
+        if name == "accept-length" and float(value) >= 1:
+            return Change("accept-length", float(value))
+        if name == "draft-tokens" and value == "best":
+            return Change("draft-tokens")
+        if name == "draft-tokens" and int(value) >= 1:
+            return Change("draft-tokens", int(value))
+    except ValueError:
+        pass
+    raise UsageError(
+        f"--what-if {text} is not known", "give graph, accept-length=X (1 or more), draft-tokens=N or =best"
+    )
+
+
+def what_if(asked: Sequence[str], candidate: Capture, comparison: Comparison) -> WhatIf:
+    """Apply the changes one after the other to every batch size. Raises UsageError when there is nothing to change."""
+    changes = [parse(text) for text in asked]
+    rows = [row for row in comparison.rows if row.break_even is not None and row.break_even.accept_length is not None]
+    if not rows:
+        raise UsageError("no batch size has a break-even and an accept length", "what-if needs steps of both arms")
+    answers = tuple(_answer(row, changes, rows, candidate) for row in rows)
+    choosing = any(change.kind == "draft-tokens" for change in changes)
+    return WhatIf(
+        asked=tuple(asked),
+        rows=answers,
+        choices=tuple(choose(row, rows) for row in rows) if choosing else (),
+        crossover_before=crossover([(row.batch_size, row.before) for row in answers]),
+        crossover_after=crossover([(row.batch_size, row.after) for row in answers if row.after]),
+    )
+
+
+def crossover(points: Sequence[tuple[int, BreakEven]]) -> str:
+    """From which batch on speculation loses, within the batch sizes that were measured."""
+    speedups = [(size, answer.speedup) for size, answer in points if answer.speedup is not None]
+    if not speedups:
+        return "not known"
+    measured = (
+        f"from batch {speedups[0][0]} to {speedups[-1][0]}" if len(speedups) > 1 else f"at batch {speedups[0][0]}"
+    )
+    for (small, fast), (large, slow) in pairwise(speedups):
+        if fast > 1 >= slow:
+            about = small + (large - small) * (fast - 1) / (fast - slow)
+            return f"loses from a batch between {small} and {large} on, about {about:.0f}"
+    if all(speedup > 1 for _, speedup in speedups):
+        return f"wins {measured}; not measured beyond"
+    if all(speedup <= 1 for _, speedup in speedups):
+        return f"loses {measured}; not measured beyond"
+    first = next(size for size, speedup in speedups if speedup > 1)
+    return f"wins only from batch {first} on, as far as was measured"
+
+
+def choose(row: Row, rows: Sequence[Row]) -> Choice:
+    """The best number of drafted tokens at a batch size, from 1 to the number that was drafted."""
+    start = _scenario(row)
+    speedups = []
+    try:
+        for tokens in range(1, (start.draft_tokens or 0) + 1):
+            scenario = _with_draft_tokens(start, tokens, rows)
+            speedups.append(scenario.accept_length * row.baseline.period.value / scenario.cycle_ms)
+    except _RefusedError as refusal:
+        return Choice(row.batch_size, refused=str(refusal))
+    if not speedups:
+        return Choice(row.batch_size, refused="the number of drafted tokens is not on record")
+    margin = (row.speedup.high - row.speedup.low) / 2 / row.speedup.value if row.speedup.interval else None
+    ranked = sorted(speedups, reverse=True)
+    stands_out = margin is not None and (len(ranked) == 1 or ranked[0] - ranked[1] > margin * ranked[0])
+    return Choice(row.batch_size, tuple(speedups), speedups.index(ranked[0]) + 1 if stands_out else None, margin)
+
+
+def _answer(row: Row, changes: Sequence[Change], rows: Sequence[Row], candidate: Capture) -> WhatIfRow:
+    assert row.break_even is not None
+    scenario = _scenario(row)
+    try:
+        for change in changes:
+            scenario = _changed(scenario, change, rows, candidate)
+    except _RefusedError as refusal:
+        return WhatIfRow(row.batch_size, row.break_even, None, refused=str(refusal))
+    given = any(change.kind == "accept-length" for change in changes)
+    step = row.baseline.period.value
+    break_even, speedup = scenario.cycle_ms / step, scenario.accept_length * step / scenario.cycle_ms
+    of_break_even = _relative(row.break_even.break_even_interval, row.break_even.break_even_accept_length)
+    of_speedup = _relative(row.break_even.speedup_interval, row.speedup.value)
+    if given and of_break_even is not None:
+        # The accept length is then exact: only the times' uncertainty is left.
+        of_speedup = (1 / of_break_even[1], 1 / of_break_even[0])
+    after = breakeven.judged(
+        break_even=break_even,
+        accept_length=scenario.accept_length,
+        speedup=speedup,
+        draft_tokens=scenario.draft_tokens,
+        break_even_interval=_scaled(of_break_even, break_even),
+        speedup_interval=_scaled(of_speedup, speedup),
+        step_ms=step,
+        cycle_ms=scenario.cycle_ms,
+        chain=scenario.chain,
+    )
+    return WhatIfRow(row.batch_size, row.break_even, after, scenario.notes)
+
+
+def _scenario(row: Row) -> _Scenario:
+    answer = row.break_even
+    assert answer is not None
+    assert answer.accept_length is not None
+    return _Scenario(
+        row=row,
+        parts=dict(row.candidate.parts),
+        cycle_ms=row.candidate.period.value,
+        accept_length=answer.accept_length,
+        draft_tokens=None if answer.max_accept_length is None else answer.max_accept_length - 1,
+        chain=answer.chain,
+    )
+
+
+def _changed(scenario: _Scenario, change: Change, rows: Sequence[Row], candidate: Capture) -> _Scenario:
+    if change.kind == "graph":
+        return _with_graph(scenario, rows, candidate.profiles)
+    if change.kind == "draft-tokens":
+        tokens = change.value
+        if tokens is None:
+            choice = choose(scenario.row, rows)
+            if choice.best is None:
+                raise _RefusedError(choice.refused or "no number of drafted tokens stands out")
+            tokens = choice.best
+        return _with_draft_tokens(scenario, int(tokens), rows)
+    assert change.value is not None
+    if scenario.draft_tokens is not None and change.value > scenario.draft_tokens + 1:
+        raise _RefusedError(f"{scenario.draft_tokens} drafted tokens give at most {scenario.draft_tokens + 1}")
+    return replace(scenario, accept_length=change.value)
+
+
+def _repriced(scenario: _Scenario, parts: dict[Phase, float], notes: Sequence[str]) -> _Scenario:
+    cycle = scenario.cycle_ms + sum(ms - scenario.parts[phase] for phase, ms in parts.items())
+    return replace(scenario, parts={**scenario.parts, **parts}, cycle_ms=cycle, notes=(*scenario.notes, *notes))
+
+
+def _with_graph(scenario: _Scenario, rows: Sequence[Row], profiles: Sequence[Profile]) -> _Scenario:
+    shares = scenario.row.candidate.graph_share
+    eager = [phase for phase in CYCLE_PARTS if shares.get(phase, 1.0) < EAGER and phase in scenario.parts]
+    if not scenario.parts:
+        raise _RefusedError("the cycle's parts are not known")
+    parts: dict[Phase, float] = {}
+    notes = []
+    for phase in eager:
+        priced = _graph_price(scenario.row, phase, rows, profiles)
+        if priced is None:
+            raise _RefusedError(f"nothing measured says what {PHASE_NAMES[phase]} costs with a graph")
+        parts[phase] = min(priced[0], scenario.parts[phase])
+        notes.append(priced[1])
+    return _repriced(scenario, parts, notes or ["every phase has its graph already"])
+
+
+def _graph_price(row: Row, phase: Phase, rows: Sequence[Row], profiles: Sequence[Profile]) -> tuple[float, str] | None:
+    """(ms, how it was priced): device-busy time at this batch size, or the graph cost at the nearest captured one."""
+    name = PHASE_NAMES[phase]
+    for profile in profiles:
+        if profile.phase == phase and profile.batch_size == row.batch_size:
+            return (
+                profile.device_busy_ms,
+                f"{name} at its device-busy time, {number(profile.device_busy_ms)} ms (profiler)",
+            )
+    graphed = [
+        one for one in rows if one.candidate.graph_share.get(phase, 0.0) > EAGER and phase in one.candidate.parts
+    ]
+    if not graphed:
+        return None
+    larger = [one for one in graphed if one.batch_size >= row.batch_size]
+    nearest = larger[0] if larger else graphed[-1]
+    price = nearest.candidate.parts[phase]
+    bound = "" if larger else ", so at least that"
+    return price, f"{name} at {number(price)} ms, its graph cost at batch {nearest.batch_size}{bound}"
+
+
+def _with_draft_tokens(scenario: _Scenario, tokens: int, rows: Sequence[Row]) -> _Scenario:
+    row, drafted = scenario.row, scenario.draft_tokens
+    if drafted is None or not scenario.chain:
+        raise _RefusedError("only a chain of known length can be shortened")
+    if tokens > drafted:
+        raise _RefusedError(f"acceptance was measured for {drafted} drafted tokens, not {tokens}")
+    if not scenario.parts:
+        raise _RefusedError("the cycle's parts are not known")
+    histogram = row.candidate.histogram
+    passes = sum(histogram)
+    if passes < MIN_PASSES:
+        raise _RefusedError(f"{passes} verify passes say too little about single positions")
+    if tokens == drafted:
+        return scenario
+    accept_length = 1 + sum(sum(histogram[position:]) for position in range(1, tokens + 1)) / passes
+    verify = _verify_price(row, row.batch_size * (tokens + 1), drafted, rows)
+    parts: dict[Phase, float] = {"verify": verify}
+    if "draft" in scenario.parts:
+        parts["draft"] = scenario.parts["draft"] * tokens / drafted
+    notes = (
+        f"verify of {row.batch_size * (tokens + 1)} tokens at {number(verify)} ms, between measured passes",
+        "draft in proportion to its steps, draft-extend unchanged",
+    )
+    return replace(_repriced(scenario, parts, notes), accept_length=accept_length, draft_tokens=tokens)
+
+
+def _verify_price(row: Row, tokens: int, drafted: int, rows: Sequence[Row]) -> float:
+    """Target pass of `tokens` tokens, interpolated between decode passes (one a request) and verify passes.
+
+    Only passes as graphed as this row's verify are used. Raises _RefusedError outside the measured range.
+    """
+    graphed = row.candidate.graph_share.get("verify", 1.0) > EAGER
+    points: dict[int, list[float]] = {}
+    for one in rows:
+        for cost, phase, width in ((one.baseline, "decode", 1), (one.candidate, "verify", drafted + 1)):
+            if phase in cost.parts and (cost.graph_share.get(phase, 1.0) > EAGER) == graphed:
+                points.setdefault(one.batch_size * width, []).append(cost.parts[phase])
+    known = sorted((count, sum(times) / len(times)) for count, times in points.items())
+    for (small, low), (large, high) in pairwise(known):
+        if small <= tokens <= large:
+            return low + (high - low) * (tokens - small) / (large - small)
+    raise _RefusedError(
+        f"no pass {'with' if graphed else 'without'} a graph was measured on both sides of {tokens} tokens"
+    )
+
+
+def _relative(interval: Interval | None, value: float) -> Interval | None:
+    return None if interval is None else (interval[0] / value, interval[1] / value)
+
+
+def _scaled(relative: Interval | None, value: float) -> Interval | None:
+    return None if relative is None else (relative[0] * value, relative[1] * value)
