@@ -1,7 +1,6 @@
 """The embedded host for tests: SGLang's CPU engine, built once, and servers that a test starts and stops.
 
-A test module says `pytest_plugins = ["tests.engine"]` and takes the fixture `engine`, or calls `start_server` itself.
-Its tests carry the mark `engine`, and a timeout that leaves room for the first build.
+Tests that use it carry the mark `engine`, and a timeout that leaves room for the first build.
 """
 
 from __future__ import annotations
@@ -65,8 +64,11 @@ class RunningServer:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             return json.load(response)
 
-    def generate(self, prompt: str, max_new_tokens: int, temperature: float = 0.0) -> Any:
-        """One completion of exactly `max_new_tokens`, as /generate gives it: output_ids, meta_info, text."""
+    def generate(self, prompt: str | list[str], max_new_tokens: int, temperature: float = 0.0) -> Any:
+        """Completions of exactly `max_new_tokens`, as /generate gives them: output_ids, meta_info, text.
+
+        One for one prompt; for a list a list, and the server runs them in one batch.
+        """
         sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "ignore_eos": True}
         return self.post("/generate", {"text": prompt, "sampling_params": sampling})
 
@@ -132,11 +134,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
     process.wait(15.0)
-
-
-@pytest.fixture(scope="session")
-def engine() -> Engine:
-    return engine_environment()
 
 
 def _wait_until_ready(server: RunningServer) -> None:
