@@ -73,8 +73,8 @@ class Process:
         (folder / "theirs" / "sitecustomize.py").write_text('WHOSE = "theirs"\n')
         (folder / "main.py").write_text(textwrap.dedent(MAIN))
         ours = ["remote/lib"] if route == "plugin" else ["remote/site", "remote/lib"]
-        path = [str(folder / name) for name in (*ours, "theirs", "engine")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "EAGLEDIAG_FOLDER": str(folder / "remote")}
+        search = [str(folder / name) for name in (*ours, "theirs", "engine")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), "EAGLEDIAG_FOLDER": str(folder / "remote")}
         argv = [python, str(folder / "main.py"), *([route] if route == "plugin" else [])]
         self.folder, self.python = folder, python
         self.process = subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
