@@ -61,6 +61,8 @@ def lint(
     else:
         for finding in findings:
             typer.echo(f"{finding.level}: {finding.message}" + (f"; {finding.advice}" if finding.advice else ""))
-        typer.echo(f"{len(findings)} findings, by the rules of SGLang {rules.release} ({rules.source})", err=True)
+        typer.echo(
+            f"{len(findings)} findings (SGLang commands by the rules of {rules.release}, {rules.source})", err=True
+        )
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)

@@ -44,6 +44,11 @@ class Rules:
         except InvalidVersion:
             return True
 
+    @property
+    def maximum_option(self) -> str:
+        """What the option for the largest captured batch size is called."""
+        return "--cuda-graph-max-bs-decode" if self.at_least("0.5.14") else "--cuda-graph-max-bs"
+
     def captured(self, max_bs: int, speculative: bool, padding: bool) -> list[int]:
         """The batch sizes captured with this maximum."""
         if self.grid is not None:

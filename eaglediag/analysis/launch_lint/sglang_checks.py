@@ -32,9 +32,18 @@ def check(command: Command, asked: int, rules: Rules) -> Iterator[Finding]:
 
 def _options(command: Command, rules: Rules) -> Iterator[Finding]:
     if rules.options is None:
+        if rules.at_least("0.5.20") and "--cuda-graph-max-bs" in command.written:
+            yield Finding(
+                "error",
+                "unknown_option",
+                "--cuda-graph-max-bs is gone since SGLang 0.5.20 (it is ambiguous there: the server does not start)",
+                "--cuda-graph-max-bs-decode",
+            )
         return
     for name in dict.fromkeys(command.written):
-        if name.startswith("--") and name not in rules.options:
+        # argparse takes an abbreviation that fits one option alone.
+        fits = sum(option.startswith(name) for option in rules.options)
+        if name.startswith("--") and name not in rules.options and fits != 1:
             close = get_close_matches(name, rules.options, 1)
             yield Finding(
                 "error",
@@ -170,8 +179,8 @@ def _graphs(command: Command, asked: int, rules: Rules) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "maximum_off_grid",
-                f"--cuda-graph-max-bs {maximum} is not on {rules.release}'s grid: the largest graph is {sizes[-1]}",
-                f"--cuda-graph-max-bs {_next_on_grid(rules, maximum, speculative)}",
+                f"a maximum of {maximum} is not on {rules.release}'s grid: the largest graph is {sizes[-1]}",
+                f"{rules.maximum_option} {_next_on_grid(rules, maximum, speculative)}",
             )
     else:
         return
@@ -182,7 +191,7 @@ def _graphs(command: Command, asked: int, rules: Rules) -> Iterator[Finding]:
             "beyond_largest_graph",
             f"at concurrency {asked}{' (over the DP ranks)' if per_rank != asked else ''} every decode and verify step "
             f"is eager: the largest captured batch size is {sizes[-1]}",
-            f"--cuda-graph-max-bs {per_rank}",
+            f"{rules.maximum_option} {per_rank}",
         )
     elif explicit and not padding and per_rank and per_rank not in sizes:
         yield Finding(
@@ -199,7 +208,7 @@ def _graphs(command: Command, asked: int, rules: Rules) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "maximum_from_a_model_card",
-            f"--cuda-graph-max-bs {maximum} leaves every larger batch without graphs; model cards set it for demonstration",
+            f"a maximum of {maximum} leaves every larger batch without graphs; model cards set it for demonstrations",
             "leave it out, or give --concurrency to have it checked against your load",
         )
 
@@ -218,7 +227,7 @@ def _honesty(command: Command) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "lossy_acceptance",
-                f"{name} {threshold:g} accepts drafts that the model would not have sampled and inflates accept lengths",
+                f"{name} {threshold:g} accepts drafts that the model would not have sampled: lengths are inflated",
                 "leave it at 1.0 to compare",
             )
     if "SGLANG_SIMULATE_ACC_LEN" in command.environment:

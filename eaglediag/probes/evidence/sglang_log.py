@@ -11,12 +11,13 @@ A line that two writers tore or glued together yields what can be read of it, an
 | CaptureBegin | `Capture draft cuda graph begin.` to 0.5.12, `Capture draft decode CUDA graph begin. ..` after |
 | CaptureSizes | `Capture cuda graph bs [..]`, to 0.5.12 |
 | CaptureEnd.sizes | from 0.5.23 the target's sizes stand in the end line |
-| StartupTimings | from 0.5.20 |
+| StartupTimings | from 0.5.18 |
 """
 
 from __future__ import annotations
 
 import calendar
+import json
 import re
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
@@ -196,11 +197,11 @@ MARKS: Final = re.compile(
 
 _NUMBER: Final = r"(\d{1,12}(?:\.\d{1,12})?)"
 _COUNT: Final = r"(\d{1,15})"
-# `[^:,]+: [^,]*, ` is any other field: token usage by kind, PD counts, cap len, estimates.
+# `[^,]*, ` is any other field, or part of one: token usage by kind, PD counts, cap len, estimates with a range.
 _DECODE_LINE: Final = re.compile(
     rf"Decode batch[.,]?(?: \[\d+\])?[.,]? #running-req: {_COUNT}, #(?:full )?token: {_COUNT}, "
-    rf"(?:(?!accept |\w+ graph: |gen )[^:,]+: [^,]*, )*(?:accept len: {_NUMBER}, )?(?:accept rate: {_NUMBER}, )?"
-    rf"(?:(?!\w+ graph: |gen )[^:,]+: [^,]*, )*(?:\w+ graph: (True|False), )?"
+    rf"(?:(?!accept |\w+ graph: |gen )[^,]*, )*(?:accept len: {_NUMBER}, )?(?:accept rate: {_NUMBER}, )?"
+    rf"(?:(?!\w+ graph: |gen )[^,]*, )*(?:\w+ graph: (True|False), )?"
     rf"gen throughput \(token/s\): {_NUMBER}(?:, #queue-req: {_COUNT})?"
 )
 # What most lines look like, tried first: several times as fast.
@@ -263,9 +264,8 @@ def parse_line(line: str) -> list[Event]:
         return []
     if "\x1b" in line:
         line = _COLOUR.sub("", line)
-    start = line.find(DECODE)
-    if start >= 0 and line.find("atch", start + 9) < 0:
-        return [decode_line(line, start)]
+    if line.startswith('{"log":'):
+        line = _unwrapped(line)
     records = [record for record in _split(line) if record.strip()]
     return [event for record in records for event in _record(record)]
 
@@ -366,13 +366,23 @@ def _source(text: str) -> str:
     return ""
 
 
+def _unwrapped(line: str) -> str:
+    """The log line inside a line of docker's json-file driver."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    return str(document.get("log", "")).rstrip("\n") if isinstance(document, dict) else line
+
+
 def _split(line: str) -> list[str]:
     """The records glued together in one physical line."""
     pieces = _RECORD.split(line)
     joined: list[str] = []
     for piece in pieces:
-        # A prefix and the mark that follows it belong together.
-        if joined and joined[-1].rstrip().endswith("]") and piece.startswith((DECODE, PREFILL)):
+        # A prefix and the mark behind it belong together, and so do a wrapper's words and the prefix behind them.
+        marked = piece.startswith((DECODE, PREFILL)) and joined and joined[-1].rstrip().endswith("]")
+        if marked or (joined and not MARKS.search(joined[-1])):
             joined[-1] += piece
         else:
             joined.append(piece)

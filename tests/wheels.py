@@ -1,0 +1,46 @@
+"""The source of published SGLang releases, unpacked once into a cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+RELEASES = (
+    "0.4.6.post5",
+    "0.5.2",
+    "0.5.4.post3",
+    "0.5.5.post3",
+    "0.5.6.post2",
+    "0.5.8.post1",
+    "0.5.9",
+    "0.5.10.post1",
+    "0.5.12",
+    "0.5.14",
+    "0.5.16",
+    "0.5.18",
+    "0.5.20",
+    "0.5.23",
+)
+
+
+def release_source(release: str) -> Path:
+    """The folder that holds a release's package `sglang`; fetched with pip when EAGLEDIAG_WHEELS does not have it."""
+    cache = Path(os.environ.get("EAGLEDIAG_WHEELS", Path.home() / ".cache" / "eaglediag" / "wheels"))
+    folder = cache / release
+    if (folder / "sglang").is_dir():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"sglang=={release}", "-d", str(folder)]
+    done = subprocess.run(fetch, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"sglang {release} cannot be fetched: {done.stderr.strip()[-300:]}")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    wheel.unlink()
+    return folder
