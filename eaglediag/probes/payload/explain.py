@@ -11,6 +11,7 @@ import ast
 from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
+from types import FunctionType, MethodType
 from typing import Any
 
 from .valuetext import MISSING, describe, truth
@@ -357,13 +358,13 @@ class Call(Node):
 
     def truth(self, env: Env, path: Path) -> bool | None:
         known = super().truth(env, path)
-        if known is None and path.claim is not None and path.claim(self.function, self.value(env), False):
+        if known is None and path.claim is not None and path.claim(self.called(env), self.value(env), False):
             return False
         return known
 
     def why(self, env: Env, want: bool, path: Path) -> None:
         if not want and path.claim is not None:
-            path.nested = path.claim(self.function, self.value(env), True)
+            path.nested = path.claim(self.called(env), self.value(env), True)
             if path.nested is not None and path.steps:
                 return
         bound = self._bound(env)
@@ -371,6 +372,11 @@ class Call(Node):
             path.step(self, env, want)
         else:
             path.step(_BoundCall(self, bound), env, want, bound.line)
+
+    def called(self, env: Env) -> str:
+        """The name of what was called, also when a local was bound to it."""
+        bound = self.callee.value(env) if self.callee is not None else None
+        return bound.__name__ if isinstance(bound, (FunctionType, MethodType)) else self.function
 
     def _bound(self, env: Env) -> Attribute | None:
         """For `f()` where `f = a.b.method`: that `a.b.method`."""

@@ -36,7 +36,9 @@ class Rewriter:
     def __init__(self, function: ast.FunctionDef, kind: str, is_builtin: Callable[[str], bool]) -> None:
         self.survey = Survey(function, kind)
         self.function = function
-        self.is_builtin = lambda name: is_builtin(name) and hasattr(builtins, name) and not self.survey.shadowed(name)
+        self.is_builtin: Callable[[str], bool] = lambda name: (
+            is_builtin(name) and hasattr(builtins, name) and not self.survey.shadowed(name)
+        )
         self.count = 0
         self.order = 0
         self.nodes: dict[ast.AST, Node] = {}

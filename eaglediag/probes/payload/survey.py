@@ -10,9 +10,12 @@ from typing import Any
 
 from .explain import Definition, Node
 
-GATE_NAME = re.compile(r"_?can_run\w*|_?can_replay\w*")
-GATE_CALL = re.compile(r"_?can_run(_graph|_cuda_graph|_\w*graph)?|_?can_replay\w*")
+GATE_NAME = re.compile(r"_?can_run(_graph|_cuda_graph|_\w*graph)?|_?can_replay\w*")
+#: Asked when the server starts, not at a step.
+_AT_START = "can_run_piecewise_cuda_graph"
 DECISION_NAME = re.compile(r"_?can_run\w*graph\w*|can_run|can_cuda_graph|runs_graph")
+#: Functions that hand a decision on in the tuple they return.
+_HANDS_ON = re.compile(r"prepare_for_(v2_)?draft|forward_extend")
 
 Guard = tuple[ast.AST, bool]
 
@@ -64,7 +67,8 @@ def gate_calls(expression: ast.AST) -> list[ast.Call]:
     return [
         node
         for node in ast.walk(expression)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and GATE_CALL.fullmatch(node.func.attr)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if GATE_NAME.fullmatch(node.func.attr) and node.func.attr != _AT_START
     ]
 
 
@@ -191,9 +195,11 @@ class Survey:
     def _decide_unpacked(self, statement: ast.stmt, target: ast.Tuple, value: ast.expr, guards: list[Guard]) -> None:
         if not isinstance(value, ast.Call):
             return
+        callee = getattr(value.func, "attr", getattr(value.func, "id", ""))
+        if not _HANDS_ON.fullmatch(callee):
+            return
         for element in target.elts:
             if isinstance(element, ast.Name) and DECISION_NAME.fullmatch(element.id):
-                callee = getattr(value.func, "attr", getattr(value.func, "id", ""))
                 self._decide("unpack", statement, value, guards, name=element.id, callee=callee)
 
     def _decide_condition(self, statement: ast.If, guards: list[Guard]) -> None:

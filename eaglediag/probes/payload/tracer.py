@@ -91,16 +91,21 @@ class _Pending:
 class _Site:
     """One decision of one rewritten function, at run time."""
 
-    def __init__(self, tracer: Tracer, gate: str, decision: Decision, code: CodeType, phases: Collection[str]) -> None:
+    def __init__(
+        self, tracer: Tracer, gate: str, decision: Decision, code: CodeType, phases: Collection[str] | None
+    ) -> None:
         self.tracer = tracer
         self.gate = gate
         self.decision = decision
-        self.phases = frozenset(phases)
+        self.phases = phases
         self.function = code.co_name
         self.qualname: str = getattr(code, "co_qualname", gate.rpartition(":")[2])
         self.file = code.co_filename
         self.constant = decision.kind != "unpack" and falsy_constant(decision.expression)
         self.slot = decision.name or RESULT
+
+    def decides(self, phase: str | None) -> bool:
+        return self.phases is None or phase is None or phase in self.phases
 
     def denied(self, frame: Any) -> _Entry | None:
         """A decision came out other than True. Never raises."""
@@ -205,13 +210,13 @@ class Tracer:
         gate: str,
         *,
         kind: str = "gate",
-        phases: Collection[str] = (),
-        condition_phases: Collection[str] = (),
+        phases: Collection[str] | None = None,
+        condition_phases: Collection[str] | None = None,
     ) -> CodeType:
         """The code to put in place of `function.__code__`; assigning the old one back undoes it.
 
         `gate` names it in denials. kind: `gate` (its return value is the answer) or `caller` (an assignment or a
-        test in it is). `phases` are those that this decision settles, `condition_phases` the same for tests; empty
+        test in it is). `phases` are those that this decision settles, `condition_phases` the same for tests; None
         means all. Raises Refused when the source is not at hand, is not what runs, or holds no decision.
         """
         code = function.__code__
@@ -269,10 +274,9 @@ class Tracer:
         return entry
 
     def _new(self, key: Any, site: _Site, path: Path, phase: str | None, batch_size: int | None, reason: str) -> _Entry:
-        decides = not site.phases or phase in site.phases
         if len(self._entries) >= self._limit:
             return self._overflow(site, phase)
-        entry = _Entry(phase, batch_size, site.gate, decides)
+        entry = _Entry(phase, batch_size, site.gate, site.decides(phase))
         entry.reason = reason
         entry.explained = not reason
         try:
@@ -293,7 +297,7 @@ class Tracer:
         key = (site.gate, phase)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(phase, None, site.gate, not site.phases or phase in site.phases)
+            entry = self._entries[key] = _Entry(phase, None, site.gate, site.decides(phase))
             entry.explained = False
             entry.reason = f"more than {self._limit} different denials; the rest is only counted"
         return entry
@@ -306,9 +310,7 @@ class Tracer:
             if entry is None:
                 if len(self._entries) >= self._limit:
                     return self._overflow(site, phase)
-                entry = self._entries[key] = _Entry(
-                    phase, batch_size, site.gate, not site.phases or phase in site.phases
-                )
+                entry = self._entries[key] = _Entry(phase, batch_size, site.gate, site.decides(phase))
                 entry.explained = False
                 entry.reason = why
             entry.count += 1
