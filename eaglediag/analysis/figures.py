@@ -8,15 +8,20 @@ from eaglediag.analysis.statistics import Estimate
 
 
 def number(value: float | None, half_width: float | None = None) -> str:
-    """A number without its unit. The last digit shown is the first that `half_width` makes uncertain.
+    """A number without its unit, to one or two digits of its half width, which is the uncertainty.
 
     Without a half width: three significant digits. None is shown as a dash.
     """
     if value is None:
         return "–"
-    scale = 1.25 * half_width if half_width else abs(value) / 100
+    scale = half_width / 1.5 if half_width else abs(value) / 100
     decimals = 2 if scale <= 0 else max(0, min(4, -math.floor(math.log10(scale))))
-    return f"{value:.{decimals}f}"
+    return fixed(value, decimals)
+
+
+def fixed(value: float, decimals: int) -> str:
+    """A number with so many decimals; what rounds to zero has no sign."""
+    return f"{value:.{decimals}f}" if round(value, decimals) else f"{0:.{decimals}f}"
 
 
 def estimate(value: Estimate | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from eaglediag.analysis.breakeven import Interval
 from eaglediag.analysis.comparison import Comparison
-from eaglediag.analysis.figures import estimate, interval, number, percent
+from eaglediag.analysis.figures import estimate, fixed, interval, number, percent
 from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
@@ -298,7 +298,7 @@ def _like(value: float | None, whole: Estimate) -> str:
     if value is None:
         return "–"
     decimals = len(estimate(whole).partition(".")[2])
-    return f"{value:.{decimals}f}"
+    return fixed(value, decimals)
 
 
 def _bounded(value: float | None, bounds: Interval | None) -> str:

@@ -29,7 +29,7 @@ def test_the_founding_case() -> None:
     assert main.speedup.value == pytest.approx(2.0 * 12 / 33.1, rel=0.05)
     assert main.speedup.low < 2.0 * 12 / 33.1 < main.speedup.high
     assert "slower at batch 1 because a cycle costs 2.7" in found.headline
-    assert "verify takes 29.0 of its 33.1 ms" in found.headline
+    assert "verify takes 29.0" in found.headline
 
 
 def test_parts_and_gap_add_up_to_the_cycle() -> None:

@@ -17,12 +17,15 @@ MIN_PASSES = 200
 
 def find(case: Case) -> Iterator[Finding]:
     """All findings about acceptance."""
+    yield from _settings(case)
+    speculation = case.candidate.server.speculation
+    if speculation is not None and speculation.simulated_accept_length is not None:
+        return
     rows = [row for row in case.rows if row.candidate.accept_length is not None]
     yield from _collapsed(rows)
     for row in rows[:1]:
         yield from _by_position(row)
     yield from _by_batch(rows)
-    yield from _settings(case)
 
 
 def by_position(histogram: Sequence[int]) -> list[float]:
