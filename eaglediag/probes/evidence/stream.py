@@ -7,8 +7,9 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import Protocol
 
 from eaglediag.errors import UsageError
 
@@ -18,6 +19,13 @@ LONGEST_LINE = 8 * 1024 * 1024
 
 #: Called with the bytes of the file (as it lies on the disk) that were read so far, and with all there are.
 Progress = Callable[[int, int], None]
+
+
+class Stream(Protocol):
+    """A file, or what decompresses one."""
+
+    def read1(self, size: int, /) -> bytes: ...
+    def tell(self) -> int: ...
 
 
 def chunks(path: Path, progress: Progress | None = None) -> Iterator[str]:
@@ -65,24 +73,25 @@ def whole(path: Path, limit: int = 256 * 1024 * 1024) -> str:
     return text
 
 
-def _decompressed(raw: IO[bytes]) -> IO[bytes]:
+def _decompressed(raw: BufferedReader) -> Stream:
     magic = raw.read(6)
     raw.seek(0)
     if magic.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        return gzip.GzipFile(fileobj=raw)
     if magic.startswith(b"BZh"):
-        return cast(IO[bytes], bz2.BZ2File(raw))
+        return bz2.BZ2File(raw)
     if magic.startswith(b"\xfd7zXZ"):
-        return cast(IO[bytes], lzma.LZMAFile(raw))
+        return lzma.LZMAFile(raw)
     return raw
 
 
-def _read(stream: IO[bytes], path: Path, size: int = CHUNK) -> bytes:
+def _read(stream: Stream, path: Path, size: int = CHUNK) -> bytes:
     """Up to `size` bytes: what could be read before the compressed stream broke off, b"" at the end."""
     pieces: list[bytes] = []
     missing = size
     try:
-        while missing > 0 and (piece := stream.read(min(missing, 1024 * 1024))):
+        # read1 hands over what was decompressed before a stream broke off; read would lose it.
+        while missing > 0 and (piece := stream.read1(min(missing, 1024 * 1024))):
             pieces.append(piece)
             missing -= len(piece)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
