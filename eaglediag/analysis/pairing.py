@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from eaglediag.analysis import breakeven
@@ -40,6 +40,11 @@ class Row:
     break_even: BreakEven | None
     break_even_length: Estimate | None
     outcome: Outcome
+
+    @property
+    def decisive(self) -> Estimate:
+        """The speed-up that the outcome rests on: by blocks of steps, or by requests when there are too few blocks."""
+        return self.seen if self.speedup.interval is None and self.seen is not None else self.speedup
 
     @property
     def reconciliation(self) -> float | None:
@@ -131,7 +136,7 @@ def _row(
             chain=_is_chain(settings),
         )
     known = not against_plain or other.accept_length is not None
-    return Row(
+    row = Row(
         batch_size=base.batch_size,
         baseline=base,
         candidate=other,
@@ -139,8 +144,9 @@ def _row(
         seen=seen,
         break_even=judged,
         break_even_length=length,
-        outcome=outcome(speedup) if known else "inconclusive",
+        outcome="inconclusive",
     )
+    return replace(row, outcome=outcome(row.decisive)) if known else row
 
 
 def _load(base: LoadCost, other: LoadCost, against_plain: bool, settings: Speculation | None) -> Load:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from eaglediag.analysis.breakeven import BreakEven
 from eaglediag.analysis.comparability import Comparability, Difference
-from eaglediag.analysis.figures import estimate, faster_or_slower, number
+from eaglediag.analysis.figures import estimate, faster_or_slower, interval, number
 from eaglediag.analysis.measured import CYCLE_PARTS, Arm
+from eaglediag.analysis.pairing import Load
 from eaglediag.capture.model import Denial, Phase
 
 if TYPE_CHECKING:
     from eaglediag.analysis.comparison import ArmDenial
     from eaglediag.analysis.findings import Share
-    from eaglediag.analysis.pairing import Load, Row
+    from eaglediag.analysis.pairing import Row
 
 PHASE_NAMES: dict[Phase, str] = {
     "decode": "decode",
@@ -126,16 +127,16 @@ def _subject(base: Arm, other: Arm) -> str:
 
 
 def _compared(row: Row | Load) -> str:
+    speedup = row.speedup if isinstance(row, Load) else row.decisive
     match row.outcome:
         case "equal":
-            return f"is as fast ({100 * (row.speedup.value - 1):+.1f} %)"
-        case "inconclusive" if row.speedup.interval is None:
-            return f"seems {faster_or_slower(row.speedup)} (inconclusive: too little data for an interval)"
+            return f"is as fast ({100 * (speedup.value - 1):+.1f} %)"
+        case "inconclusive" if speedup.interval is None:
+            return f"seems {faster_or_slower(speedup)} (inconclusive: too little data for an interval)"
         case "inconclusive":
-            low, high = row.speedup.interval or (0.0, 0.0)
-            return f"comes out at {number(low)} to {number(high)} times the speed (inconclusive)"
+            return f"comes out at {interval(speedup)} times the speed (inconclusive)"
         case _:
-            return f"is {faster_or_slower(row.speedup)}"
+            return f"is {faster_or_slower(speedup)}"
 
 
 def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial], shares: Sequence[Share]) -> str:

@@ -178,9 +178,12 @@ def shares(comparison: Comparison) -> Table:
 
 def differences(comparison: Comparison) -> list[str]:
     """What differs between the arms beside speculation, gravest first, and what is not on record."""
-    grades = {"harmless": "harmless", "confounding": "could explain it", "not_comparable": "forbids a verdict"}
-    named = [f"{grades[one.grade]}: {one}" for one in comparison.comparability.differences]
-    return [*named, *(f"not on record: {what}" for what in comparison.comparability.unknown)]
+    grades = {"confounding": "could explain it", "not_comparable": "forbids a verdict"}
+    found = comparison.comparability
+    named = [f"{grades[one.grade]}: {one}" for one in found.differences if one.grade in grades]
+    if harmless := found.graded("harmless"):
+        named.append("harmless: " + ", ".join(one.what for one in harmless))
+    return [*named, *(f"not on record: {what}" for what in found.unknown)]
 
 
 def problems(comparison: Comparison) -> list[tuple[str, str]]:
@@ -288,7 +291,9 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 
 
 def _part(row: Row, phase: Phase) -> str:
-    cost = _like(row.candidate.parts.get(phase), row.candidate.period)
+    if phase not in row.candidate.parts:
+        return "–"
+    cost = _like(row.candidate.parts[phase], row.candidate.period)
     share = row.candidate.graph_share.get(phase)
     return cost if share is None or share > 0.5 else f"{cost} eager"
 

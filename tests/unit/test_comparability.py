@@ -125,3 +125,13 @@ def test_hours_apart_without_clocks() -> None:
 def test_flags() -> None:
     command = ["python", "-m", "sglang.launch_server", "--tp", "8", "--disable-radix-cache", "--a=b", "--bs", "1", "2"]
     assert flags(command) == {"tp": "8", "disable_radix_cache": "on", "a": "b", "bs": "1 2"}
+
+
+def test_nested_settings_are_named_by_their_leaf() -> None:
+    baseline, eagle = pair()
+    for arm, largest in ((baseline, 8), (eagle, 16)):
+        arm.server.arguments["cuda_graph_config"] = {"decode": {"max_bs": largest, "bs": [1] * 100}}
+        arm.server.arguments["schedule"] = {"policy": "lpm" if largest == 8 else "x" * 200}
+    found = {one.what: one for one in comparability(baseline, eagle).differences}
+    assert set(found) == {"argument cuda_graph_config.decode.max_bs", "argument schedule.policy"}
+    assert len(found["argument schedule.policy"].candidate) < 100

@@ -154,6 +154,15 @@ def test_an_import_without_parts_or_blocks() -> None:
     assert "inconclusive: too little data" in found.headline
 
 
+def test_requests_decide_when_there_are_too_few_blocks() -> None:
+    baseline = capture("baseline", {1: decode(12, blocks=4)}, seed=1)
+    eagle = capture("eagle", {1: cycle(29, blocks=4)}, seed=2)
+    found = compare(baseline, eagle)
+    assert found.rows[0].speedup.interval is None
+    assert found.rows[0].decisive.interval is not None
+    assert found.outcome == "worse"
+
+
 def test_throughput_alone_still_gives_a_break_even() -> None:
     baseline, eagle = pair()
     for arm in (baseline, eagle):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pydantic import JsonValue
+
 from eaglediag.analysis.comparability.difference import Difference, Grade
 from eaglediag.capture.model import Capture
 
 NOT_SET = "not set"
+#: Values longer than this are cut where they are shown.
+LONGEST = 80
 
 #: Arguments that say where and how to log or listen, not how to compute.
 NEUTRAL_ARGUMENTS = frozenset(
@@ -115,7 +119,10 @@ def _differ(
 
 
 def _shown(value: object) -> str:
-    return NOT_SET if value in (None, "", [], {}) else str(value)
+    if value in (None, "", [], {}):
+        return NOT_SET
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _model(baseline: Capture, candidate: Capture) -> Iterator[Difference]:
@@ -180,20 +187,34 @@ def _arguments(baseline: Capture, candidate: Capture, speculation_differs: bool)
                 "says nothing about speed" if neutral else "in the launch command of one arm, and not speculation",
                 known_only=False,
             )
-    settled = baseline.server.arguments, candidate.server.arguments
-    for name in sorted(settled[0].keys() & settled[1].keys()):
+    settled = _leaves(baseline.server.arguments), _leaves(candidate.server.arguments)
+    for path in sorted(settled[0].keys() | settled[1].keys()):
+        name = path.partition(".")[0]
         written = name in typed[0] or name in typed[1]
         if written or _about_speculation(name) or name in COMPARED_ELSEWHERE or name in NEUTRAL_ARGUMENTS:
             continue
+        if name not in baseline.server.arguments or name not in candidate.server.arguments:
+            continue
         brought = speculation_differs and name in SETTLED_BY_SPECULATION
         yield from _differ(
-            f"argument {name}",
-            settled[0][name],
-            settled[1][name],
+            f"argument {path}",
+            settled[0].get(path),
+            settled[1].get(path),
             "harmless" if brought else "confounding",
             "what the engine sets because of speculation is part of its cost" if brought else "settled by the engine",
             known_only=False,
         )
+
+
+def _leaves(arguments: Mapping[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
+    """Nested settings by dotted name, so that a difference names what differs and no more."""
+    found: dict[str, JsonValue] = {}
+    for name, value in arguments.items():
+        if isinstance(value, dict):
+            found.update(_leaves(value, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = value
+    return found
 
 
 def _about_speculation(name: str) -> bool:

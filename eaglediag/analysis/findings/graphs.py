@@ -18,6 +18,7 @@ EAGER = 0.5
 #: What to try, by a word in the condition that denied.
 REMEDIES = {
     "max_bs": "raise --cuda-graph-max-bs to at least {batch}, or cap the load with --max-running-requests",
+    "largest captured": "raise --cuda-graph-max-bs to at least {batch}, or cap the load with --max-running-requests",
     "max_num_token": "raise the captured maximum to at least {batch} requests",
     "lora": "serve without LoRA, or with the LoRA backend that captures graphs",
     "encoder": "encoder-decoder inputs deny graphs; serve them from another server",
@@ -134,7 +135,8 @@ def _beyond_captured(arm: Arm, capture: Capture) -> Iterator[Finding]:
         return
     width = graphs.tokens_per_request or 1
     largest = max(graphs.sizes) // (width if graphs.unit == "tokens" else 1)
-    beyond = [size for size in arm.batches if size > largest]
+    denied = {denial.batch_size for denial in capture.denials if denial.phase == phase and denial.decides}
+    beyond = [size for size in arm.batches if size > largest and size not in denied]
     if beyond:
         yield Finding(
             code=f"beyond_captured_{'candidate' if arm.speculative else 'baseline'}",
