@@ -35,8 +35,12 @@ class Tensor:
     __repr__ = __len__ = __iter__ = __bool__  # type: ignore[assignment]
 
 
+def request(ended: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(finished=lambda: ended, is_retracted=False)
+
+
 def batch(mode: Mode, size: int) -> SimpleNamespace:
-    return SimpleNamespace(forward_mode=mode, reqs=[None] * size)
+    return SimpleNamespace(forward_mode=mode, reqs=[request() for _ in range(size)])
 
 
 class ModelRunner:
@@ -146,6 +150,15 @@ def test_a_cycle_and_its_parts(recorder: Recorder, failures: list[str]) -> None:
         ("step", "cycle", None, True),
     ]
     assert [row[ACCEPT] for row in rows if row[ROW] == "accept"] == [[2, 2], [2, 2]]
+    assert failures == []
+
+
+def test_a_request_that_had_ended_accepts_nothing(recorder: Recorder, failures: list[str]) -> None:
+    two = batch(Mode.DECODE, 2)
+    result = EagleWorker().forward_batch_generation(two)
+    two.reqs[0] = request(ended=True)
+    process_batch_result_decode(None, two, result)
+    assert [row[ACCEPT] for row in recorder.drain() if row[ROW] == "accept"] == [[2]]
     assert failures == []
 
 

@@ -113,7 +113,8 @@ class PhaseOf(Guarded):
             token.graph = False  # neither a replay nor a forward that says it used a graph
         recorder.close(token)
         if self.phase == "verify":
-            for part in result if isinstance(result, tuple) else (result,):
+            # The v1 workers settle the lengths themselves, on the CPU; with v2 the scheduler does.
+            for part in result if isinstance(result, tuple) else ():
                 lengths = accept_lengths(part)
                 if lengths is not None:
                     recorder.accepted(token.row[STEP], len(lengths), lengths)
@@ -152,15 +153,25 @@ class Replay(Guarded):
 
 
 class Accept(Guarded):
-    """The scheduler handles a decode result: by then the accept lengths are on the CPU."""
+    """The scheduler handles a decode result: by then the accept lengths are on the CPU.
+
+    With overlap scheduling a request that has ended is still in the batch once more; what that pass accepts is never
+    emitted, and SGLang does not count it either.
+    """
 
     def before(self, arguments: tuple[Any, ...]) -> Any:
-        return next((value for value in arguments[1:] if hasattr(value, "next_token_ids")), None)
+        batch, outcome = arguments[1:3]
+        step = self.recorder.step_of(outcome)
+        if step is None:
+            return None
+        return step, outcome, [not (request.finished() or request.is_retracted) for request in batch.reqs]
 
     def after(self, token: Any, result: Any) -> None:
-        step = self.recorder.step_of(token)
-        lengths = accept_lengths(token)
-        if step is not None and lengths:
+        step, outcome, live = token
+        lengths = accept_lengths(outcome)
+        if lengths is not None and len(lengths) == len(live):
+            lengths = [length for length, emitted in zip(lengths, live, strict=True) if emitted]
+        if lengths:
             self.recorder.accepted(step, len(lengths), lengths)
 
 
