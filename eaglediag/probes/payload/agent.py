@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from . import describe, hooks, probe_points
+from . import describe, gates, hooks, probe_points
 from .cost import cost_of_a_span
 from .imports import when_imported
 from .recorder import COLUMNS, Recorder
@@ -75,7 +75,8 @@ class Agent:
     def __init__(self, folder: str, route: str, construction: dict[str, Any]) -> None:
         self.folder = os.path.join(folder, "agents")
         self.recorder = Recorder()
-        self.gates = Tracer(self.recorder.context)
+        self.tracer = Tracer(self.recorder.context)
+        self._inner: dict[FunctionType, FunctionType] = {}
         self.patches: list[tuple[str, Patch]] = []
         self.marker: dict[str, Any] = {
             "protocol": PROTOCOL,
@@ -94,6 +95,7 @@ class Agent:
         self.lock = threading.Lock()
         self._hooks: dict[int, str] = {}
         self._find_points()
+        self._find_gates()
         self.save()
         threading.Thread(target=self._serve, name="eaglediag-agent", daemon=True).start()
 
@@ -116,8 +118,41 @@ class Agent:
             self.marker["refused"].append({"target": point.target, "why": str(error)})
             return
         self._hooks[id(hook)] = point.target
-        self.patches.append((point.target, patch))
-        self.marker["patched"].append(point.target)
+        self._inner[function] = patch.inner
+        self._add(point.target, patch)
+
+    def _find_gates(self) -> None:
+        """After the probe points: a gate in a hooked function is rewritten in the copy that the hook calls."""
+        found = gates.find(self.package)
+        self.marker["refused"] += [{"target": target, "why": why} for target, why in found.missing]
+        self.marker["gates_known"] = found.known
+        for gate in found.gates:
+            if not gate.device:
+                when_imported(gate.module, partial(self._trace, gate))
+
+    def _trace(self, gate: gates.Gate, module: ModuleType) -> None:
+        try:
+            owner: Any = module
+            *owners, name = gate.qualname.split(".")
+            for part in owners:
+                owner = getattr(owner, part)
+            function = innermost(vars(owner)[name])
+            function = self._inner.get(function, function)
+            code = self.tracer.rewrite(
+                function,
+                gate.target,
+                kind=gate.kind,
+                phases=gate.phases if gate.settles else ("",),
+                condition_phases=gate.condition_phases,
+            )
+        except (Refused, AttributeError, KeyError) as error:
+            self.marker["refused"].append({"target": f"gate {gate.target}", "why": str(error)})
+            return
+        self._add(f"gate {gate.target}", Patch(function, code))
+
+    def _add(self, target: str, patch: Patch) -> None:
+        self.patches.append((target, patch))
+        self.marker["patched"].append(target)
         if self.recorder.active:
             patch.on()
         if self.marker["state"] != "starting":
@@ -158,7 +193,7 @@ class Agent:
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Begin a window: swap the hooks in."""
-        self.gates.clear()
+        self.tracer.clear()
         self.recorder.start()
         for _, patch in self.patches:
             patch.on()
@@ -195,7 +230,7 @@ class Agent:
             "file": path,
             "rows": len(rows),
             "dropped": self.recorder.dropped,
-            "denials": self.gates.denials(),
+            "denials": self.tracer.denials(),
         }
 
     def discard(self, request: dict[str, Any]) -> dict[str, Any]:
