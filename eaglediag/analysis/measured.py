@@ -215,6 +215,15 @@ def _parts(found: Sequence[BatchStats]) -> dict[Phase, float]:
     return {phase: spent / steps for phase, spent in total.items()} if steps else {}
 
 
+def _reported_accept_length(windows: Sequence[Window]) -> float | None:
+    """What a benchmark reported for whole windows, by their length in time."""
+    told = [(window.accept_length, window.duration_s) for window in windows if window.accept_length is not None]
+    seconds = sum(duration for _, duration in told)
+    if not seconds:
+        return None
+    return sum(length * duration for length, duration in told) / seconds
+
+
 def _loads(windows: Sequence[Window], arm: int) -> dict[int, LoadCost]:
     by_concurrency: dict[int, list[Window]] = defaultdict(list)
     for window in windows:
@@ -238,7 +247,9 @@ def _load(concurrency: int, found: Sequence[Window], arm: int) -> LoadCost:
         else sum(window.throughput or 0.0 for window in measured) / len(measured),
         requests=len(requests),
         failed_requests=sum(window.failed_requests for window in measured),
-        accept_length=sum(tokens for tokens, _ in told) / sum(passes for _, passes in told) if told else None,
+        accept_length=sum(tokens for tokens, _ in told) / sum(passes for _, passes in told)
+        if told
+        else _reported_accept_length(measured),
         resampled=resample(
             {
                 "tokens": [request.completion_tokens for request in requests],

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from eaglediag.capture.model import Phase, Problem, Profile
 from eaglediag.errors import UsageError
 from eaglediag.probes.evidence.evidence import Evidence
-from eaglediag.probes.evidence.stream import Progress, chunks
+from eaglediag.probes.evidence.stream import Progress, pieces
 
 _STEP = re.compile(r"step\[(\w+)(?: bs=(\d+))?")
 _WORKER = re.compile(
@@ -115,7 +115,7 @@ def events(path: Path, progress: Progress | None = None) -> Iterator[dict[str, A
     """The trace's events one by one. Raises ValueError where the file is cut off or garbled."""
     decoder = json.JSONDecoder()
     buffer, at, inside = "", 0, False
-    for piece in chunks(path, progress):
+    for piece in pieces(path, progress):
         buffer, at = buffer[at:] + piece, 0
         if not inside:
             mark = re.search(r'"traceEvents"\s*:\s*\[', buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
 import zlib
@@ -39,7 +40,7 @@ def chunks(path: Path, progress: Progress | None = None) -> Iterator[str]:
         with path.open("rb") as raw:
             stream = _decompressed(raw)
             rest = b""
-            while piece := _read(stream, path):
+            while piece := _read(stream, path, CHUNK):
                 if progress is not None:
                     progress(raw.tell(), size)
                 cut = piece.rfind(b"\n") + 1
@@ -50,6 +51,21 @@ def chunks(path: Path, progress: Progress | None = None) -> Iterator[str]:
                 rest = piece[cut:]
             if rest:
                 yield _text(rest)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", "check the path") from error
+
+
+def pieces(path: Path, progress: Progress | None = None) -> Iterator[str]:
+    """The text of a file in pieces that end anywhere. Raises UsageError as `chunks` does."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as raw:
+            stream = _decompressed(raw)
+            while piece := _read(stream, path, CHUNK):
+                if progress is not None:
+                    progress(raw.tell(), size)
+                yield decoder.decode(piece)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", "check the path") from error
 
@@ -85,7 +101,7 @@ def _decompressed(raw: BufferedReader) -> Stream:
     return raw
 
 
-def _read(stream: Stream, path: Path, size: int = CHUNK) -> bytes:
+def _read(stream: Stream, path: Path, size: int) -> bytes:
     """Up to `size` bytes: what could be read before the compressed stream broke off, b"" at the end."""
     pieces: list[bytes] = []
     missing = size
