@@ -16,7 +16,7 @@ def main() -> None:
     from eaglediag.errors import EaglediagError, Interrupted
 
     try:
-        app()
+        app(prog_name="eaglediag")
     except EaglediagError as error:
         message, code, trace = str(error), error.exit_code, traceback.format_exc()
     except KeyboardInterrupt:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from eaglediag.analysis.policy import Check, Policy
+
+
+class Inconclusive(str, Enum):
+    """What a gate without an answer does."""
+
+    FAIL = "fail"
+    WARN = "warn"
 
 
 def check(
@@ -23,7 +31,7 @@ def check(
         typer.Option(metavar="FILE", help="The policy, in TOML. [default: tool.eaglediag.check of ./pyproject.toml]"),
     ] = None,
     on_inconclusive: Annotated[
-        Literal["fail", "warn"] | None, typer.Option(help="What a gate without an answer does. [default: fail]")
+        Inconclusive | None, typer.Option(help="What a gate without an answer does. [default: fail]")
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write markdown, for a job summary.")] = None,
@@ -43,7 +51,7 @@ def check(
 
     asked = _policy(policy)
     if on_inconclusive is not None:
-        asked = replace(asked, on_inconclusive=on_inconclusive)
+        asked = replace(asked, on_inconclusive=on_inconclusive.value)
     candidate = store.read(capture)
     older = compare(store.read(previous), candidate) if previous is not None else None
     result = gates.check(asked, candidate, compare(store.read(baseline), candidate), older)

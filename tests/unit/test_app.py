@@ -41,7 +41,7 @@ def test_version() -> None:
 def test_a_command_that_does_not_exist() -> None:
     ran = eaglediag("comapre")
     assert ran.code == 2
-    assert "compare" in ran.err
+    assert "No such command 'comapre'" in ran.err
 
 
 @pytest.mark.parametrize(
