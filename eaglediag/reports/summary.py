@@ -34,19 +34,10 @@ def render(capture: Capture, path: Path, out: Console) -> None:
 
 
 def _windows(capture: Capture) -> Table:
-    table = Table(box=None, pad_edge=True, header_style="bold")
-    for title in (
-        "concurrency",
-        "requests",
-        "tokens/s",
-        "latency p50 ms",
-        "batch",
-        "step ms",
-        "parts ms",
-        "accept length",
-        "graph",
-    ):
-        table.add_column(title, justify="left" if title == "parts ms" else "right", no_wrap=title != "parts ms")
+    table = Table(box=None, header_style="bold")
+    titles = ("concur-\nrency", "requests", "tokens/s", "latency\np50 ms", "batch", "step ms", "of which, ms")
+    for title in (*titles, "accept\nlength", "graph"):
+        table.add_column(title, justify="left" if title == "of which, ms" else "right")
     for window in capture.windows:
         batch = typical(window)
         latencies = sorted(request.latency_ms for request in window.requests if not request.error)

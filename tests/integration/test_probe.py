@@ -180,6 +180,23 @@ def test_compare_and_breakeven_take_the_captures(probed: Probed) -> None:
     assert answer["break_even_accept_length"] > 1
 
 
+def test_why_every_phase_ran_eagerly(probed: Probed) -> None:
+    """No graph runner exists on a CPU: that is the reason, and not the mode, which nobody is asked before it."""
+    said = {}
+    for name, capture in probed.captures.items():
+        for denial in capture.denials:
+            if denial.decides and denial.phase != "extend":
+                assert denial.explained
+                said[name, denial.phase] = denial.frames[-1]
+    assert {phase for _, phase in said} == {"decode", "draft", "verify", "draft_extend"}
+    assert said["eagle", "draft"].shown == "None"
+    assert said["eagle", "draft_extend"].shown == "None"
+    for (name, phase), leaf in said.items():
+        assert leaf.file.startswith("sglang/srt/"), (name, phase)
+        assert leaf.line > 0
+        assert leaf.source
+
+
 # -- what ends a probe early -------------------------------------------------------------------------------------
 
 
@@ -394,6 +411,45 @@ def test_ab_over_the_command_line_writes_both_captures_and_steps(server_host: Ss
         header, *rows = (json.loads(line) for line in stream)
     assert header["window"] == "c2"
     assert len(header["columns"]) == len(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("release", "arm", "route", "phases", "where"),
+    [
+        ("0.5.9", "baseline", "sitecustomize", {"decode"}, "model_runner.py"),
+        ("0.5.12", "baseline", "plugin", {"decode"}, "model_runner.py"),
+        ("0.5.23", "eagle", "plugin", {"draft", "verify", "draft_extend"}, "eagle_worker_common.py"),
+    ],
+)
+def test_other_releases(
+    server_host: Sshd, tmp_path: Path, release: str, arm: str, route: str, phases: set[str], where: str
+) -> None:
+    launch = launch_command(arm, free_port(), release=release)
+    argv = [
+        *(
+            "probe",
+            "--host",
+            ALIAS,
+            "--ssh-config",
+            server_host.ssh_config,
+            "--launch",
+            launch,
+            "-o",
+            tmp_path / "c.json",
+        ),
+        *("--concurrency", "2", "--requests", "4", "--max-new-tokens", "24", "--overhead-pairs", "0", "--ignore-eos"),
+        *("--endpoint", "generate"),
+    ]
+    ran = eaglediag(*argv)
+    assert ran.code == 0, ran.err
+    capture = store.read(tmp_path / "c.json")
+    assert (capture.server.release, capture.instrumentation.route) == (release, route)
+    assert {part.phase for _, batch in batches(capture) for part in batch.parts} == phases
+    for phase in phases:
+        deciding = [denial for denial in capture.denials if denial.phase == phase and denial.decides]
+        assert deciding, phase
+        assert all(denial.explained for denial in deciding)
+    assert any(where in frame.file for denial in capture.denials for frame in denial.frames)
 
 
 def test_two_ranks_are_both_recorded(server_host: Sshd, tmp_path: Path) -> None:
