@@ -8,8 +8,10 @@ import __future__
 
 import ast
 import inspect
+import linecache
 import sys
 import warnings
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -52,8 +54,25 @@ def parse(code: CodeType, qualname: str) -> ast.Module:
         if sys.version_info >= (3, 12):
             outer.type_params = []
         tree.body = [ast.copy_location(outer, tree.body[0])]
+    # CPython compiles a call on a name that its module imports otherwise than one on any other global.
+    tree.body += _imports(code.co_filename)
     ast.fix_missing_locations(tree)
     return tree
+
+
+@cache
+def _imports(file: str) -> tuple[ast.stmt, ...]:
+    """The imports at the top of a module, under its `if`s and `try`s too."""
+    found: list[ast.stmt] = []
+    waiting: list[ast.AST] = [ast.parse("".join(linecache.getlines(file)))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            if not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+                found.append(node)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+    return tuple(found)
 
 
 def definition(tree: ast.Module, code: CodeType) -> ast.FunctionDef:
