@@ -9,7 +9,7 @@ Speculative Decoding" (ICML 2023), equation 1; the bonus token is counted everyw
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from eaglediag.errors import UsageError
@@ -50,7 +50,8 @@ class BreakEven:
 
     With `missing` parts, `break_even_accept_length` is a lower bound and `speedup` an upper bound; `headroom_ms` is
     the time that the missing parts may take before speculation loses (negative: it loses without them). `chain` is
-    False for trees, whose acceptance does not follow from the accept length.
+    False for trees, whose acceptance does not follow from the accept length. `unexplained_ms` is what a cycle
+    known from its throughput takes beyond the parts that were given.
     """
 
     break_even_accept_length: float
@@ -65,6 +66,7 @@ class BreakEven:
     cycle_ms: float | None = None
     missing: tuple[str, ...] = ()
     chain: bool = True
+    unexplained_ms: float | None = None
 
     @property
     def required_acceptance_rate(self) -> float | None:
@@ -126,6 +128,33 @@ def from_throughputs(
     return judged(
         break_even=accept_length / speedup, accept_length=accept_length, speedup=speedup, draft_tokens=draft_tokens
     )
+
+
+def from_both(
+    step_ms: float,
+    cycle: CycleTime,
+    base: float,
+    speculative: float,
+    *,
+    accept_length: float,
+    draft_tokens: int | None = None,
+) -> BreakEven:
+    """Break-even from the throughputs of one request at a time, held against the times of the parts.
+
+    A cycle takes accept length / throughput; what the parts do not account for is `unexplained_ms`. Raises UsageError
+    when the parts do not fit into the cycle, as the two sets of figures cannot then be of the same run.
+    """
+    parts = from_times(step_ms, cycle, accept_length=accept_length, draft_tokens=draft_tokens)
+    whole = from_throughputs(base, speculative, accept_length=accept_length, draft_tokens=draft_tokens)
+    cycle_ms = 1000 * accept_length / speculative
+    unexplained = cycle_ms - cycle.total_ms
+    if unexplained < -RESOLUTION * cycle_ms:
+        raise UsageError(
+            f"the parts take {cycle.total_ms:g} ms, but {accept_length:g} tokens at {speculative:g} tokens/s are a "
+            f"cycle of {cycle_ms:.1f} ms",
+            "give times and throughputs of the same run, with one request at a time",
+        )
+    return replace(whole, step_ms=parts.step_ms, cycle_ms=cycle_ms, unexplained_ms=unexplained)
 
 
 def judged(

@@ -108,7 +108,13 @@ def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
 
 
 def missing_sentence(answer: BreakEven) -> str:
-    """What the break-even leaves out, or nothing."""
+    """What the break-even leaves out, or what of the cycle nothing accounts for; else nothing."""
+    if answer.unexplained_ms is not None and answer.cycle_ms is not None:
+        known = answer.cycle_ms - answer.unexplained_ms
+        return (
+            f"Unexplained: {number(answer.unexplained_ms)} ms of the {number(answer.cycle_ms)} ms of a cycle are not "
+            f"in the {number(known)} ms of the parts given."
+        )
     if not answer.missing:
         return ""
     whose = _listed([f"{name}'s" for name in answer.missing])

@@ -57,6 +57,8 @@ def breakeven(
     From captures: eaglediag breakeven eagle.json --baseline baseline.json
 
     From bare numbers: eaglediag breakeven --decode-ms 12 --verify-ms 29 --accept-length 2.0 --draft-tokens 2
+
+    With times and throughputs of one request at a time, what of the cycle the times do not explain is said too.
     """
     from eaglediag.errors import UsageError
 
@@ -73,12 +75,20 @@ def breakeven(
         )
         if any(value is not None for value in options.values())
     ]
-    if len(given) != 1:
-        asked = " and ".join(given) if given else "nothing"
+    if given not in (["times"], ["throughputs"], ["times", "throughputs"], ["captures"]):
         raise UsageError(
-            f"{asked} given",
-            "give one: a capture with --baseline; --decode-ms and --verify-ms; --base-throughput and --spec-throughput",
+            f"{' and '.join(given) if given else 'nothing'} given",
+            "give a capture and --baseline, --decode-ms and --verify-ms, or --base-throughput and --spec-throughput",
         )
+    needed: dict[str, dict[str, object]] = {
+        "times": {**times},
+        "throughputs": {**throughputs, "--accept-length": accept_length},
+        "captures": {**captures},
+    }
+    lacking = [name for group in given for name, value in needed[group].items() if value is None]
+    if lacking:
+        asked = ", ".join(name for group in given for name in needed[group])
+        raise UsageError(f"{' and '.join(lacking)} not given", f"{' and '.join(given)} need {asked}")
     if capture is not None and baseline is not None:
         if accept_length is not None or draft_tokens is not None:
             raise UsageError("captures know their accept length and drafted tokens", "leave these options out")
@@ -89,21 +99,19 @@ def breakeven(
 
     from eaglediag.analysis import breakeven as arithmetic
 
-    if decode_ms is not None and verify_ms is not None:
-        cycle = arithmetic.CycleTime(verify_ms, draft_ms, extend_ms, host_ms)
+    cycle = None if verify_ms is None else arithmetic.CycleTime(verify_ms, draft_ms, extend_ms, host_ms)
+    if base_throughput is None or spec_throughput is None or accept_length is None:
+        assert decode_ms is not None
+        assert cycle is not None
         answer = arithmetic.from_times(decode_ms, cycle, accept_length=accept_length, draft_tokens=draft_tokens)
-    elif base_throughput is not None and spec_throughput is not None and accept_length is not None:
+    elif decode_ms is None or cycle is None:
         answer = arithmetic.from_throughputs(
             base_throughput, spec_throughput, accept_length=accept_length, draft_tokens=draft_tokens
         )
     else:
-        needed: dict[str, object] = dict(captures)
-        if given == ["times"]:
-            needed = dict(times)
-        elif given == ["throughputs"]:
-            needed = {**throughputs, "--accept-length": accept_length}
-        lacking = [name for name, value in needed.items() if value is None]
-        raise UsageError(f"{' and '.join(lacking)} not given", f"{given[0]} need {', '.join(needed)}")
+        answer = arithmetic.from_both(
+            decode_ms, cycle, base_throughput, spec_throughput, accept_length=accept_length, draft_tokens=draft_tokens
+        )
     _show(answer, as_json)
 
 

@@ -46,6 +46,7 @@ def break_even(answer: BreakEven) -> Json:
         "cycle_ms": answer.cycle_ms,
         "headroom_ms": answer.headroom_ms,
         "missing": list(answer.missing),
+        "unexplained_ms": answer.unexplained_ms,
     }
 
 

@@ -64,6 +64,17 @@ def test_the_founding_case_from_its_throughputs() -> None:
     assert answer.verdict == "lose"
 
 
+def test_the_founding_case_from_both_names_what_is_unexplained() -> None:
+    """82.7 against 60 tokens/s: 2.0 tokens a cycle are 33 ms, 4 more than verify takes."""
+    answer = breakeven.from_both(12, CycleTime(29), 82.7, 60.0, accept_length=2.0, draft_tokens=2)
+    assert answer.cycle_ms == pytest.approx(33.3, abs=0.05)
+    assert answer.unexplained_ms == pytest.approx(4.3, abs=0.05)
+    assert (answer.verdict, answer.missing) == ("lose", ())
+    assert answer.break_even_accept_length == pytest.approx(2.76, abs=0.01)
+    with pytest.raises(UsageError, match="of the same run"):
+        breakeven.from_both(12, CycleTime(29), 82.7, 80.0, accept_length=2.0)
+
+
 def test_verdicts() -> None:
     def verdict(verify: float, accept_length: float | None, tokens: int | None = 3) -> str | None:
         return breakeven.from_times(

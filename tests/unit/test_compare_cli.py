@@ -146,6 +146,15 @@ def test_breakeven_from_throughputs() -> None:
     assert eaglediag("breakeven", *given).out.startswith("No accept length can win")
 
 
+def test_breakeven_from_both_names_what_is_unexplained() -> None:
+    times = ("--decode-ms", 12, "--verify-ms", 29)
+    rates = ("--base-throughput", 82.7, "--spec-throughput", 60, "--accept-length", 2.0, "--draft-tokens", 2)
+    ran = eaglediag("breakeven", *times, *rates)
+    assert "Unexplained: 4.33 ms of the 33.3 ms of a cycle are not in the 29.0 ms of the parts given." in ran.out
+    document = json.loads(eaglediag("breakeven", *times, *rates, "--json").out)
+    assert document["unexplained_ms"] == pytest.approx(4.33, abs=0.01)
+
+
 def test_an_inconsistent_pair_ends_with_3() -> None:
     ran = eaglediag("breakeven", "--decode-ms", 12, "--verify-ms", 9, "--accept-length", 2.0)
     assert ran.code == 3
@@ -169,7 +178,8 @@ def test_breakeven_from_captures(files: tuple[Path, Path]) -> None:
         (("--decode-ms", 12), "--verify-ms not given"),
         (("--draft-ms", 12), "--decode-ms and --verify-ms not given"),
         (("--base-throughput", 12, "--spec-throughput", 12), "--accept-length not given"),
-        (("--decode-ms", 12, "--verify-ms", 29, "--base-throughput", 3), "times and throughputs given"),
+        (("--decode-ms", 12, "--verify-ms", 29, "--base-throughput", 3), "--spec-throughput and --accept-length not"),
+        (("eagle.json", "--decode-ms", 12), "times and captures given"),
         (("eagle.json",), "--baseline not given"),
         (("--decode-ms", -1, "--verify-ms", 29), "must be more than 0 ms"),
     ],
