@@ -1,0 +1,180 @@
+"""Raw steps in Chrome's trace format, on the clock of the traces that SGLang's own profiler (torch's Kineto) writes.
+
+Kineto writes `ts` in microseconds since a base that is the same for all traces of a quarter: the last multiple of
+7,889,238 s (three mean months) of Unix time before it was written, given as `baseTimeNanoseconds`. Viewers look at
+`ts` alone, so the same base is used here and both files line up when they are opened together.
+
+Every rank is a process with one track for each kind of step; draft, verify and draft-extend lie inside their cycle.
+Where the device's time was measured there is a second track of it. Its durations are measured, its places are not: a
+span is put at the earliest moment it can have begun, when it was enqueued and the one before it had ended.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from eaglediag.analysis.sentences import PHASE_NAMES, condition
+from eaglediag.capture.model import Capture, Denial, Rank
+from eaglediag.reports.steps_file import Parcel, Told, over
+from eaglediag.reports.untrusted import printable
+
+#: Kineto's quarter: three months of 2,629,746 s.
+QUARTER_S = 7_889_238
+#: Process numbers above Linux's largest, so that ours never meet those of another trace.
+FIRST_PROCESS = 10_000_000
+CLOCKS = FIRST_PROCESS - 1
+TRACKS: dict[str, int] = {"extend": 1, "decode": 2, "cycle": 3, "idle": 4, "verify": 5, "draft": 6, "draft_extend": 7}
+#: The device's own tracks.
+ON_DEVICE = 10
+#: phase -> batch size -> the conditions that denied its graph
+Conditions = dict[tuple[str, "int | None"], str]
+
+
+def base_ns(created: float) -> int:
+    """The time that `ts` counts from, in ns of Unix time, for a trace of that day."""
+    return int(created // QUARTER_S) * QUARTER_S * 1_000_000_000
+
+
+def write(capture: Capture, steps: Path, out: Path, told: Told | None = None) -> None:
+    """Write the trace, compressed when the name ends with .gz.
+
+    Raises CaptureError for a damaged file of steps and OSError when `out` cannot be written.
+    """
+    base = base_ns(capture.created)
+    packed = out.suffix == ".gz"
+    work = partial(_events, base=base, conditions=_conditions(capture), packed=packed)
+    head = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": base,
+        "traceName": printable(capture.arm),
+    }
+    with out.open("wb") as stream:
+
+        def put(text: str) -> None:
+            stream.write(gzip.compress(text.encode(), 1) if packed else text.encode())
+
+        # Metadata goes last: which tracks there are is known when all steps have been seen.
+        put(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        tracks: set[tuple[int, int]] = set()
+        for seen, text in over(steps, work, told):
+            tracks |= seen
+            stream.write(text)
+        rest = [*_counters(capture, base), *_names(capture, tracks)]
+        put(",\n".join(rest) + "\n]}\n")
+
+
+def _conditions(capture: Capture) -> Conditions:
+    """What to say at an eager pass: the condition that decided most often, by phase and batch size."""
+    chosen: dict[tuple[str, int | None], Denial] = {}
+    for denial in capture.denials:
+        place = (denial.phase, denial.batch_size)
+        known = chosen.get(place)
+        if denial.decides and (known is None or sum(known.counts.values()) < sum(denial.counts.values())):
+            chosen[place] = denial
+    return {place: json.dumps(printable(condition(denial))[:500]) for place, denial in chosen.items()}
+
+
+def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> tuple[set[tuple[int, int]], bytes]:
+    """(tracks met, events as text) of one parcel. Runs in a process of its own for large files."""
+    section = parcel.section
+    process, shift = FIRST_PROCESS + section.rank, section.epoch_ns - base
+    rows = parcel.rows()
+    kinds = {row[1]: row[2] for row in rows if row[0] == "step"}
+    divided = {row[1] for row in rows if row[0] == "phase"}
+    # A parcel does not know when the device finished the one before: neighbours take turns on two tracks.
+    device = ON_DEVICE + parcel.number % 2
+    free = 0.0
+    tracks: set[int] = set()
+    lines: list[str] = []
+    add = lines.append
+    for row, step, phase, batch, tokens, graph, start, host, device_us, _, _, accept in rows:
+        ts = (start + shift) / 1000
+        if row == "accept":
+            if accept:
+                add(
+                    f'{{"ph":"C","pid":{process},"ts":{ts:.3f},"name":"accept length",'
+                    f'"args":{{"tokens":{sum(accept) / len(accept):.3f}}}}},\n'
+                )
+            continue
+        track = TRACKS[phase if row == "step" else kinds.get(step, "cycle")]
+        tracks.add(track)
+        add(
+            f'{{"ph":"X","pid":{process},"tid":{track},"ts":{ts:.3f},"dur":{(host or 0) / 1000:.3f},"name":"{phase}",'
+            f'"args":{{"step":{step},"batch":{_json(batch)},"tokens":{_json(tokens)},"graph":{_json(graph)}}}}},\n'
+        )
+        alone = row == "phase" or step not in divided
+        if alone and graph is False and (said := conditions.get((phase, batch)) or conditions.get((phase, None))):
+            add(
+                f'{{"ph":"i","s":"t","pid":{process},"tid":{track},"ts":{ts:.3f},"name":"no graph",'
+                f'"args":{{"phase":"{phase}","condition":{said}}}}},\n'
+            )
+        if alone and device_us is not None:
+            tracks.add(device)
+            free = max(free, ts)
+            add(
+                f'{{"ph":"X","pid":{process},"tid":{device},"ts":{free:.3f},"dur":{device_us:.3f},"name":"{phase}",'
+                f'"args":{{"step":{step},"graph":{_json(graph)}}}}},\n'
+            )
+            free += device_us
+    text = "".join(lines).encode()
+    return {(section.rank, track) for track in tracks}, gzip.compress(text, 1) if packed else text
+
+
+def _json(value: bool | int | None) -> str:
+    return "null" if value is None else str(value).lower()
+
+
+def _counters(capture: Capture, base: int) -> Iterator[str]:
+    """Clocks, power and clock event reasons of every GPU, as counters."""
+    for host in capture.hosts:
+        for gpu in host.gpus:
+            series = gpu.series
+            name = printable(f"GPU {gpu.index}" + (f" of {host.name}" if len(capture.hosts) > 1 else ""))
+            columns = (
+                ("SM clock, MHz", series.sm_mhz),
+                ("power, W", series.power_w),
+                ("clock event reasons", series.reasons),
+            )
+            for what, values in columns:
+                for t, value in zip(series.t, values, strict=False):
+                    if value is not None:
+                        event = {
+                            "ph": "C",
+                            "pid": CLOCKS,
+                            "ts": round((t * 1e9 - base) / 1000, 3),
+                            "name": f"{name}: {what}",
+                            "args": {what: value},
+                        }
+                        yield json.dumps(event)
+
+
+def _names(capture: Capture, tracks: set[tuple[int, int]]) -> Iterator[str]:
+    """The names of processes and tracks, and their order."""
+    known = {rank.rank: rank for rank in capture.instrumentation.ranks}
+    phases = {str(phase): name for phase, name in PHASE_NAMES.items()}
+    names = {number: phases.get(phase, phase) for phase, number in TRACKS.items()}
+    names |= {ON_DEVICE: "device (earliest place)", ON_DEVICE + 1: "device (earliest place), continued"}
+    processes = {FIRST_PROCESS + rank: _process(capture.arm, rank, known.get(rank)) for rank, _ in sorted(tracks)}
+    if any(gpu.series.t for host in capture.hosts for gpu in host.gpus):
+        processes[CLOCKS] = f"{capture.arm}: GPU clocks"
+    for process, name in processes.items():
+        yield _meta(process, 0, "process_name", {"name": printable(name)})
+        yield _meta(process, 0, "process_sort_index", {"sort_index": process - CLOCKS - 1000})
+    for rank, track in sorted(tracks):
+        yield _meta(FIRST_PROCESS + rank, track, "thread_name", {"name": names[track]})
+        yield _meta(FIRST_PROCESS + rank, track, "thread_sort_index", {"sort_index": track})
+
+
+def _process(arm: str, number: int, rank: Rank | None) -> str:
+    where = "" if rank is None or rank.gpu is None else f", GPU {rank.gpu}"
+    pid = "" if rank is None or rank.pid is None else f", pid {rank.pid}"
+    return f"{arm}: rank {number}{where}{pid}"
+
+
+def _meta(process: int, track: int, name: str, arguments: dict[str, str | int]) -> str:
+    return json.dumps({"ph": "M", "pid": process, "tid": track, "ts": 0, "name": name, "args": arguments})

@@ -1,0 +1,115 @@
+"""How long steps took over time, in few enough points to draw: from the raw steps, or from a capture's own blocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eaglediag.capture.model import Capture
+from eaglediag.reports.steps_file import Parcel, Told, over
+
+#: Raw steps are first summed up in stretches of this many ns.
+FINE_NS = 50_000_000
+#: A picture has no room for more points.
+MAX_POINTS = 240
+
+
+@dataclass
+class Bucket:
+    """The steps that began in one stretch of time, all ranks and batch sizes together; times in ms."""
+
+    steps: int = 0
+    total_ms: float = 0.0
+    low_ms: float = field(default=float("inf"))
+    high_ms: float = 0.0
+
+    def add(self, other: Bucket) -> None:
+        """Put two stretches together."""
+        self.steps += other.steps
+        self.total_ms += other.total_ms
+        self.low_ms = min(self.low_ms, other.low_ms)
+        self.high_ms = max(self.high_ms, other.high_ms)
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean period."""
+        return self.total_ms / self.steps
+
+
+@dataclass(frozen=True)
+class Series:
+    """(start in Unix seconds, bucket) in order of time; every bucket is `width_s` wide.
+
+    `ranges` says whether a bucket's low and high are those of single steps; blocks only know their own means.
+    """
+
+    buckets: tuple[tuple[float, Bucket], ...]
+    width_s: float
+    ranges: bool
+    method: str
+
+
+def from_steps(path: Path, told: Told | None = None) -> Series:
+    """The series of a file of raw steps. Raises CaptureError."""
+    fine: dict[int, Bucket] = defaultdict(Bucket)
+    clocks = set()
+    for clock, sums in over(path, _summed, told):
+        clocks.add(clock)
+        for place, bucket in sums.items():
+            fine[place].add(bucket)
+    method = "host_clock" if clocks == {"host_clock"} else "cuda_event"
+    return _coarse(fine, FINE_NS / 1e9, ranges=True, method=method)
+
+
+def from_blocks(capture: Capture) -> Series:
+    """The series that the capture itself holds, a point a second."""
+    fine: dict[int, Bucket] = defaultdict(Bucket)
+    method = ""
+    for window in capture.windows:
+        for batch in (batch for rank in window.ranks for batch in rank.batches):
+            blocks, method = batch.blocks, batch.period_ms.method
+            for t, steps, total in zip(blocks.t, blocks.steps, blocks.period_ms, strict=False):
+                if steps:
+                    fine[int(t)].add(Bucket(steps, total, total / steps, total / steps))
+    return _coarse(fine, 1.0, ranges=False, method=method)
+
+
+def _summed(parcel: Parcel) -> tuple[str, dict[int, Bucket]]:
+    section = parcel.section
+    sums: dict[int, Bucket] = {}
+    for row, _, phase, _, _, _, start, _, _, period_ns, period_us, _ in parcel.rows():
+        if row != "step" or (phase != "cycle" and phase != "decode"):
+            continue
+        if section.on_device:
+            if period_us is None:
+                continue
+            ms = period_us / 1e3
+        else:
+            if period_ns is None:
+                continue
+            ms = period_ns / 1e6
+        place = (start + section.epoch_ns) // FINE_NS
+        bucket = sums.get(place)
+        if bucket is None:
+            bucket = sums[place] = Bucket()
+        bucket.steps += 1
+        bucket.total_ms += ms
+        if ms < bucket.low_ms:
+            bucket.low_ms = ms
+        if ms > bucket.high_ms:
+            bucket.high_ms = ms
+    return section.clock, sums
+
+
+def _coarse(fine: Mapping[int, Bucket], width_s: float, *, ranges: bool, method: str) -> Series:
+    if not fine:
+        return Series((), width_s, ranges, method)
+    span = max(fine) - min(fine) + 1
+    factor = max(1, -(-span // MAX_POINTS))
+    coarse: dict[int, Bucket] = defaultdict(Bucket)
+    for place, bucket in fine.items():
+        coarse[place // factor].add(bucket)
+    width = width_s * factor
+    return Series(tuple((place * width, coarse[place]) for place in sorted(coarse)), width, ranges, method)

@@ -1,0 +1,230 @@
+"""Raw steps (`NAME.steps.jsonl.gz`) as a stream of parcels, small enough to hold a few of in memory at a time.
+
+Parcels are worked on in several processes when there are many: parsing costs more than reading. Like a capture, the
+file is untrusted input: what is not a row of the known columns ends the reading with a CaptureError.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, cast
+
+from eaglediag.capture.model import Capture
+from eaglediag.errors import CaptureError, UsageError
+
+NONE = type(None)
+#: The columns of a row in order, and the JSON types each may have.
+TYPES: dict[str, set[type]] = {
+    "row": {str},
+    "step": {int},
+    "phase": {str},
+    "batch": {int, NONE},
+    "tokens": {int, NONE},
+    "graph": {bool, NONE},
+    "start_ns": {int},
+    "host_ns": {int, NONE},
+    "device_us": {float, int, NONE},
+    "period_ns": {int, NONE},
+    "period_device_us": {float, int, NONE},
+    "accept": {list, NONE},
+}
+ROWS = {"step", "phase", "accept"}
+PHASES = {"decode", "verify", "draft", "draft_extend", "extend", "idle", "cycle"}
+HEADER = re.compile(rb"^(\{.*\n)", re.MULTILINE)
+#: Beyond any count and any time in ns.
+LARGEST = 2**62
+#: About this much text makes a parcel; a single line may not be longer.
+PARCEL_BYTES = 4 * 1024 * 1024
+#: From this size on, compressed, it pays to start processes.
+PARALLEL_BYTES = 3 * 1024 * 1024
+
+Result = TypeVar("Result")
+#: Told how much of the file has been read, as a share of 1.
+Told = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the rows of one rank in one window have in common. `epoch_ns` added to a start gives Unix time."""
+
+    window: str
+    rank: int
+    clock: str
+    epoch_ns: int
+
+    @property
+    def on_device(self) -> bool:
+        """Whether durations on the device were measured."""
+        return self.clock == "cuda_event"
+
+
+#: A step, a phase of one, or the accept lengths of one, in the order of TYPES.
+Row: TypeAlias = tuple[
+    str,
+    int,
+    str,
+    "int | None",
+    "int | None",
+    "bool | None",
+    int,
+    "int | None",
+    "float | None",
+    "int | None",
+    "float | None",
+    "list[int] | None",
+]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Lines of one section, whole. `number` counts the parcels of the file from 0."""
+
+    section: Section
+    lines: bytes
+    number: int
+    name: str
+
+    def rows(self) -> list[Row]:
+        """The rows, checked. Raises CaptureError."""
+        try:
+            rows = json.loads(b"[" + b",".join(self.lines.splitlines()) + b"]", parse_constant=_reject)
+            # Rows of a kind are alike: looking at each distinct run of types once is all it takes.
+            kinds = {tuple(map(type, row)) for row in rows}
+            lengths = set(map(type, chain.from_iterable(row[-1] for row in rows if row[-1])))
+            sound = (
+                all(one in may for kind in kinds for one, may in zip(kind, TYPES.values(), strict=True))
+                and lengths <= {int}
+                and {row[0] for row in rows} <= ROWS
+                and {row[2] for row in rows} <= PHASES
+                and all(0 <= (row[i] or 0) < LARGEST for i in (1, 3, 4, 6, 7, 8, 9, 10) for row in _extremes(rows, i))
+            )
+        except (ValueError, TypeError, IndexError, RecursionError) as error:
+            raise _damaged(self.name, str(error)) from error
+        if not sound:
+            raise _damaged(self.name, f"rows of unknown kind near {self.lines[:80]!r}")
+        return cast("list[Row]", rows)
+
+
+def beside(capture: Capture, path: Path) -> Path | None:
+    """The raw steps that lie beside a capture's file, or None. Only a plain name is looked for, never a path."""
+    name = capture.steps_file
+    if not name or name != os.path.basename(name) or name in (".", ".."):
+        return None
+    steps = path.with_name(name)
+    return steps if steps.is_file() else None
+
+
+def needed(capture: Capture, path: Path) -> Path:
+    """The raw steps beside a capture. Raises UsageError when there are none."""
+    steps = beside(capture, path)
+    if steps is None:
+        raise UsageError(
+            f"{path} has no raw steps beside it",
+            f"put {capture.steps_file} in its folder" if capture.steps_file else "probe again with --steps",
+        )
+    return steps
+
+
+def parcels(path: Path, told: Told | None = None) -> Iterator[Parcel]:
+    """Read the file once, from front to back. Raises CaptureError for anything that is not a whole steps file."""
+    section: Section | None = None
+    number = 0
+    try:
+        size = max(1, path.stat().st_size)
+        with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as stream:
+            rest = b""
+            while text := stream.read(PARCEL_BYTES):
+                text = rest + text
+                # A step's row ends its phases: cut behind one, so that a parcel holds whole steps.
+                end = text.find(b"\n", text.rfind(b'\n["step"') + 1) + 1 or text.rfind(b"\n") + 1
+                if not end and len(text) > PARCEL_BYTES:
+                    raise _damaged(path.name, "a line without an end")
+                rest = text[end:]
+                for begun, lines in _sections(text[:end], section, path.name):
+                    section = begun
+                    yield Parcel(section, lines, number, path.name)
+                    number += 1
+                if told is not None:
+                    told(min(1.0, raw.tell() / size))
+            if rest and not rest.endswith(b"\n"):
+                raise _damaged(path.name, "it ends in the middle of a line")
+            for begun, lines in _sections(rest, section, path.name):
+                yield Parcel(begun, lines, number, path.name)
+                number += 1
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(path.name, str(error)) from error
+
+
+def over(path: Path, work: Callable[[Parcel], Result], told: Told | None = None) -> Iterator[Result]:
+    """`work` on every parcel, results in the file's order; in several processes when the file is large."""
+    workers = min(4, os.cpu_count() or 1)
+    if workers == 1 or path.stat().st_size < PARALLEL_BYTES:
+        yield from map(work, parcels(path, told))
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for parcel in parcels(path, told):
+                waiting.append(pool.submit(work, parcel))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _sections(text: bytes, going_on: Section | None, name: str) -> Iterator[tuple[Section, bytes]]:
+    """Text split at its headers; what stands before the first belongs to the section that is going on."""
+    lines, *rest = HEADER.split(text)
+    if lines:
+        if going_on is None:
+            raise _damaged(name, "rows before any header")
+        yield going_on, lines
+    for header, lines in zip(rest[::2], rest[1::2], strict=True):
+        yield _section(header, name), lines
+
+
+def _section(line: bytes, name: str) -> Section:
+    try:
+        header: dict[str, Any] = json.loads(line)
+        section = Section(header["window"], header["rank"], header["clock"], header["epoch_minus_perf_ns"])
+        columns = tuple(header["columns"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(name, f"not a header: {line[:80]!r}") from error
+    if columns != tuple(TYPES):
+        raise CaptureError(f"{name} has columns this eaglediag does not know", "upgrade eaglediag")
+    if not (isinstance(section.window, str) and _whole(section.rank) and _whole(section.epoch_ns)):
+        raise _damaged(name, f"not a header: {line[:80]!r}")
+    return section
+
+
+def _extremes(rows: list[list[Any]], column: int) -> tuple[list[Any], ...]:
+    def key(row: list[Any]) -> float:
+        return row[column] or 0
+
+    return (min(rows, key=key), max(rows, key=key)) if rows else ()
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _reject(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+def _damaged(name: str, why: str) -> CaptureError:
+    return CaptureError(f"{name} is not a whole file of steps: {why}", "probe again, or report without the raw steps")
