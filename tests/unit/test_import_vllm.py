@@ -78,7 +78,7 @@ def test_per_position_rates_are_unconditional() -> None:
     assert sum(line.by_position) == pytest.approx(line.accepted / (line.drafts or 0), abs=0.01)
 
 
-@pytest.mark.parametrize("cut", [40, 80, 160, 230])
+@pytest.mark.parametrize("cut", [40, 80, 120, 160])
 def test_torn_lines(cut: int) -> None:
     assert parse_spec_line(NOW[:cut]) is None
     assert parse_engine_line(engine(0, 1, 100.0)[:cut]) is None
