@@ -26,6 +26,10 @@ def render(capture: Capture, path: Path, out: Console) -> None:
     out.print(escape(f"{head}, ranks {seen}/{instrumentation.ranks_expected or '?'}, {path}{status}"), highlight=False)
     if capture.windows:
         out.print(_windows(capture))
+    for window in capture.windows:
+        batch = typical(window)
+        if batch is not None and batch.kind == "cycle":
+            out.print(escape(f"  a cycle at batch {batch.batch_size}, ms: {parts(batch)}"), highlight=False)
     for denial in main_denials(capture):
         out.print(escape(f"  no graph: {denial_line(denial)}"), highlight=False)
     for problem in capture.problems:
@@ -35,19 +39,24 @@ def render(capture: Capture, path: Path, out: Console) -> None:
 
 def _windows(capture: Capture) -> Table:
     table = Table(box=None, header_style="bold")
-    titles = ("concur-\nrency", "requests", "tokens/s", "latency\np50 ms", "batch", "step ms", "of which, ms")
-    for title in (*titles, "accept\nlength", "graph"):
-        table.add_column(title, justify="left" if title == "of which, ms" else "right")
+    for title in (
+        *("concur-\nrency", "requests", "tokens/s", "latency\np50 ms"),
+        *("batch", "step ms", "accept\nlength", "graph"),
+    ):
+        table.add_column(title, justify="right")
     for window in capture.windows:
-        batch = typical(window)
         latencies = sorted(request.latency_ms for request in window.requests if not request.error)
+        batch = typical(window)
+        steps = ("-",) * 4
+        if batch is not None:
+            steps = (str(batch.batch_size), f"{batch.period_ms.mean:.2f}", accept_length(batch), graphs(batch))
         table.add_row(
             str(window.concurrency),
             str(len(window.requests)),
             "-" if window.throughput is None else f"{window.throughput:.1f}",
             f"{latencies[len(latencies) // 2]:.0f}" if latencies else "-",
-            *((str(batch.batch_size), f"{batch.period_ms.mean:.2f}", parts(batch), accept_length(batch), graphs(batch)) if batch else ("-",) * 5),
-        )  # fmt: skip
+            *steps,
+        )
     return table
 
 
@@ -91,11 +100,11 @@ def graphs(batch: BatchStats) -> str:
 
 
 def main_denials(capture: Capture) -> list[Denial]:
-    """One denial a phase: the one that decided most often."""
+    """One denial a phase of a step: the one that decided most often."""
     chosen: dict[str, Denial] = {}
     for denial in capture.denials:
         known = chosen.get(denial.phase)
-        if denial.decides and (known is None or total(denial) > total(known)):
+        if denial.decides and denial.phase != "extend" and (known is None or total(denial) > total(known)):
             chosen[denial.phase] = denial
     return list(chosen.values())
 

@@ -181,7 +181,7 @@ def test_compare_and_breakeven_take_the_captures(probed: Probed) -> None:
 
 
 def test_why_every_phase_ran_eagerly(probed: Probed) -> None:
-    """No graph runner exists on a CPU: that is the reason, and not the mode, which nobody is asked before it."""
+    """On a CPU only decoding is a graph mode, and there is no runner for it, nor for the draft."""
     said = {}
     for name, capture in probed.captures.items():
         for denial in capture.denials:
@@ -189,8 +189,14 @@ def test_why_every_phase_ran_eagerly(probed: Probed) -> None:
                 assert denial.explained
                 said[name, denial.phase] = denial.frames[-1]
     assert {phase for _, phase in said} == {"decode", "draft", "verify", "draft_extend"}
-    assert said["eagle", "draft"].shown == "None"
+    assert (said["baseline", "decode"].text, said["baseline", "decode"].shown) == (
+        "self.decode_cuda_graph_runner.can_run_graph(forward_batch)",
+        "EagerRunner.can_run_graph(forward_batch) is False",
+    )
+    assert (said["eagle", "draft"].text, said["eagle", "draft"].shown) == ("cuda_graph_runner", "None")
+    assert said["eagle", "draft_extend"].text == "self.cuda_graph_runner_for_draft_extend"
     assert said["eagle", "draft_extend"].shown == "None"
+    assert said["eagle", "verify"].shown == "ForwardMode.TARGET_VERIFY.is_cpu_graph() is False"
     for (name, phase), leaf in said.items():
         assert leaf.file.startswith("sglang/srt/"), (name, phase)
         assert leaf.line > 0
