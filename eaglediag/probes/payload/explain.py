@@ -14,7 +14,7 @@ from functools import cached_property
 from types import FunctionType, MethodType
 from typing import Any
 
-from .valuetext import MISSING, describe, truth
+from .valuetext import MISSING, describe, is_record, truth
 
 Env = Mapping[str, Any]
 
@@ -406,7 +406,8 @@ class Call(Node):
 
 def worth_telling(value: Any) -> bool:
     """Whether the value says more than that it is an object: plain ones, their containers, enums, tensors."""
-    return truth(value) is not None or isinstance(value, Enum) or hasattr(type(value), "dtype")
+    kind = type(value)
+    return truth(value) is not None or isinstance(value, Enum) or hasattr(kind, "dtype") or is_record(kind)
 
 
 def _arguments(call: ast.AST) -> str:

@@ -51,7 +51,9 @@ _BREAKABLE = "model_executor/breakable_cuda_graph_runner.py"
 _DECODE = "model_executor/runner/decode_cuda_graph_runner.py"
 _PREFILL = "model_executor/runner/prefill_cuda_graph_runner.py"
 _EAGER = "model_executor/runner/eager_runner.py"
-_BACKEND = "model_executor/runner_backend"
+_FULL_BACKEND = "model_executor/runner_backend/full_cuda_graph_backend.py"
+_BREAKABLE_BACKEND = "model_executor/runner_backend/breakable_cuda_graph_backend.py"
+_PIECEWISE_BACKEND = "model_executor/runner_backend/tc_piecewise_cuda_graph_backend.py"
 _DEEPSEEK = "layers/attention/deepseek_v4_backend.py"
 _DRAFT = "speculative/eagle_draft_cuda_graph_runner.py"
 _DRAFT_EXTEND = "speculative/eagle_draft_extend_cuda_graph_runner.py"
@@ -98,10 +100,12 @@ TABLE = (
     _caller("0.5.2", "0.5.12", _WORKER, "EAGLEWorker.forward_draft_extend_after_decode", DRAFT_EXTEND),
     _caller("0.5.4.post3", "0.5.12", _INFO2, "EagleDraftInputV2Mixin.prepare_for_v2_draft", DRAFT),
     _caller("0.5.4.post3", "0.5.12", _INFO2, "EagleVerifyInputV2Mixin.prepare_for_v2_verify", VERIFY, settles=False),
-    _caller("0.5.5.post3", "0.5.12", _INFO2, "EagleDraftInputV2Mixin.prepare_for_extend_to_fill_draft_kvcache", DRAFT_EXTEND, settles=False),
+    _caller("0.5.5.post3", "0.5.12", _INFO2, "EagleDraftInputV2Mixin.prepare_for_extend_to_fill_draft_kvcache",
+            DRAFT_EXTEND, settles=False),
     _gate("0.5.8.post1", "0.5.12", _MULTI, "MultiLayerEagleDraftExtendCudaGraphRunner.can_run", DRAFT_EXTEND),
     _gate("0.5.8.post1", "0.5.12", _MULTI, "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner.can_run", DRAFT_EXTEND),
-    _caller("0.5.8.post1", "0.5.12", _MULTI_WORKER, "MultiLayerEagleWorker.forward_draft_extend_after_decode", DRAFT_EXTEND),
+    _caller("0.5.8.post1", "0.5.12", _MULTI_WORKER, "MultiLayerEagleWorker.forward_draft_extend_after_decode",
+            DRAFT_EXTEND),
     _gate("0.5.12", "0.5.12", _FROZEN, "FrozenKVMTPCudaGraphRunner.can_run", DRAFT),
     _caller("0.5.12", "0.5.12", _FROZEN_WORKER, "FrozenKVMTPWorker.draft", DRAFT),
     # Both layouts
@@ -118,9 +122,9 @@ TABLE = (
     _gate("0.5.14", "", _PREFILL, "PrefillCudaGraphRunner.can_run_graph", EXTEND),
     _gate("0.5.18", "", _PREFILL, "PrefillCudaGraphRunner.can_replay_locally", EXTEND),
     _gate("0.5.23", "", _DEEPSEEK, "DeepseekV4AttnBackend.can_run_prefill_cuda_graph", EXTEND),
-    _gate("0.5.14", "", f"{_BACKEND}/full_cuda_graph_backend.py", "FullCudaGraphBackend.can_run", ALL),
-    _gate("0.5.14", "", f"{_BACKEND}/breakable_cuda_graph_backend.py", "BreakableCudaGraphBackend.can_run", ALL),
-    _gate("0.5.14", "", f"{_BACKEND}/tc_piecewise_cuda_graph_backend.py", "TcPiecewiseCudaGraphBackend.can_run", EXTEND),
+    _gate("0.5.14", "", _FULL_BACKEND, "FullCudaGraphBackend.can_run", ALL),
+    _gate("0.5.14", "", _BREAKABLE_BACKEND, "BreakableCudaGraphBackend.can_run", ALL),
+    _gate("0.5.14", "", _PIECEWISE_BACKEND, "TcPiecewiseCudaGraphBackend.can_run", EXTEND),
     # Layout B: draft, verify and draft-extend
     _gate("0.5.14", "", _DRAFT, "EAGLEDraftCudaGraphRunner.can_run_graph", DRAFT),
     _gate("0.5.14", "", _DRAFT_EXTEND, "EAGLEDraftExtendCudaGraphRunner.can_run_graph", DRAFT_EXTEND),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .gate_hashes import HASHES
 from .gate_table import CHECKED, Row, rows
 from .survey import GATE_NAME, Decision, Survey, falsy_constant, gate_calls
 
@@ -34,7 +35,8 @@ class Condition:
 class Gate:
     """A gate or a caller found in the source.
 
-    kind: `gate` or `caller`. how: `table` or `pattern`. `device` is `npu` or `xpu` for a gate of those alone.
+    kind: `gate` or `caller`. how: `table` or `pattern`. `known` says that a checked release has the very same source;
+    `asks` names the gates' methods that it calls. `device` is `npu` or `xpu` for a gate of those alone.
     `settles` and `condition_phases` are as in the table; `source_hash` is the sha256 of the function's source without
     comments, blank lines and indentation of the whole.
     """
@@ -51,6 +53,7 @@ class Gate:
     settles: bool = True
     condition_phases: tuple[str, ...] = ()
     device: str = ""
+    known: bool = False
     asks: tuple[str, ...] = ()
 
     @property
@@ -184,6 +187,7 @@ def _gate(
 ) -> Gate:
     device = re.match(r"hardware_backend/(\w+)/", file)
     calls = [call.func.attr for call in gate_calls(function) if isinstance(call.func, ast.Attribute)]
+    digest = source_hash(ast.get_source_segment(source, function) or "")
     return Gate(
         module="sglang.srt." + file.removesuffix(".py").replace("/", "."),
         qualname=qualname,
@@ -191,12 +195,13 @@ def _gate(
         phases=row.phases if row is not None else _phases(file, qualname),
         file=path,
         line=function.lineno,
-        source_hash=source_hash(ast.get_source_segment(source, function) or ""),
+        source_hash=digest,
         conditions=tuple(conditions(function, kind)),
         how="table" if row is not None else "pattern",
         settles=row.settles if row is not None else True,
         condition_phases=row.condition_phases if row is not None else (),
         device=device[1] if device else "",
+        known=digest[:12] in HASHES.get(file, {}).get(qualname, ()),
         asks=tuple(dict.fromkeys(calls)),
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import explain
 from .explain import Definition, Node
-from .survey import Assignment, Decision, Guard, Survey, ends, falsy_constant, truthy_constant
+from .survey import TRIES, Assignment, Decision, Guard, Survey, ends, falsy_constant, truthy_constant
 
 #: The runtime's name in the rewritten function's globals: no identifier, so that no name of the module can meet it.
 HANDLE = "@eaglediag"
@@ -132,15 +132,12 @@ class Rewriter:
             return statement
         fields: dict[str, Any] = {}
         for name in ("body", "orelse", "finalbody"):
-            block = getattr(statement, name, None)
-            if isinstance(block, list) and name == "body":
-                fields["body"] = self.block(block)
-                if getattr(statement, "handlers", None):
-                    fields["handlers"] = [self._handler(handler) for handler in statement.handlers]  # type: ignore[attr-defined]
-                if getattr(statement, "cases", None):
-                    fields["cases"] = [_copy(case, body=self.block(case.body)) for case in statement.cases]  # type: ignore[attr-defined]
-            elif isinstance(block, list):
-                fields[name] = self.block(block)
+            if isinstance(getattr(statement, name, None), list):
+                fields[name] = self.block(getattr(statement, name))
+            if name == "body" and isinstance(statement, TRIES):
+                fields["handlers"] = [self._handler(handler) for handler in statement.handlers]
+        if isinstance(statement, ast.Match):
+            fields["cases"] = [_copy(case, body=self.block(case.body)) for case in statement.cases]
         return _copy(statement, **fields) if fields else statement
 
     def _handler(self, handler: ast.ExceptHandler) -> ast.ExceptHandler:

@@ -17,6 +17,9 @@ DECISION_NAME = re.compile(r"_?can_run\w*graph\w*|can_run|can_cuda_graph|runs_gr
 #: Functions that hand a decision on in the tuple they return.
 _HANDS_ON = re.compile(r"prepare_for_(v2_)?draft|forward_extend")
 
+#: `try` with `except` or with `except*` (Python 3.11).
+TRIES: tuple[type[ast.Try], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))
+
 Guard = tuple[ast.AST, bool]
 
 
@@ -93,7 +96,7 @@ def ends(block: list[ast.stmt]) -> bool:
         return ends(last.body) and ends(last.orelse)
     if isinstance(last, (ast.With, ast.AsyncWith)):
         return False
-    if isinstance(last, ast.Try):
+    if isinstance(last, TRIES):
         tried = ends(last.orelse) if last.orelse else ends(last.body)
         return ends(last.finalbody) or (tried and all(ends(handler.body) for handler in last.handlers))
     return False
@@ -138,7 +141,7 @@ class Survey:
     def _guards(self, statement: ast.stmt, name: str, block: list[ast.stmt], outer: list[Guard]) -> list[Guard]:
         if isinstance(statement, ast.If):
             return [(statement.test, name == "body")]
-        if isinstance(statement, ast.Try):
+        if isinstance(statement, TRIES):
             for handler in statement.handlers:
                 if handler.body is block:
                     return [(handler, True)]

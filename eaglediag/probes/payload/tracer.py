@@ -21,7 +21,7 @@ from .explain import Both, Not, Path, Statement
 from .recompile import compiled, definition, parse, replace
 from .rewrite import HANDLE, RESULT, SEQUENCE, Rewriter
 from .survey import Decision, falsy_constant
-from .valuetext import MISSING, PLAIN, describe, truth
+from .valuetext import MISSING, PLAIN, describe, identity, truth
 from .wrap import Refused
 
 __all__ = ["Refused", "Tracer"]
@@ -262,8 +262,7 @@ class Tracer:
             value = env.get(slot, MISSING)
             kind = value.__class__
             key.append(kind)
-            if kind in PLAIN:
-                key.append(value)
+            key.append(value if kind in PLAIN else identity(value))
         frozen = tuple(key)
         entry = self._entries.get(frozen)
         if entry is None:

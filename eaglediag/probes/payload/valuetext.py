@@ -12,6 +12,7 @@ MISSING: Any = ...
 PLAIN = frozenset({bool, int, float, str, type(None)})
 _ITEMS = 16
 _CHARACTERS = 120
+_FIELDS = 6
 
 
 def truth(value: Any) -> bool | None:
@@ -41,6 +42,9 @@ def _describe(value: Any) -> str:
     kind = type(value)
     if kind in PLAIN:
         return _shorten(repr(value))
+    if is_record(kind):
+        fields = ((name, getattr(value, name)) for name in kind.__dataclass_fields__)
+        return f"{kind.__name__}({', '.join(f'{name}={_describe(one)}' for name, one in fields if one is not None)})"
     if isinstance(value, Enum):
         return f"{kind.__name__}.{value._name_}"
     if kind in (list, tuple, set, frozenset, dict):
@@ -75,8 +79,26 @@ def _container(value: Any) -> str:
     return f"{{{inside}}}" if value else f"{kind.__name__}()"
 
 
+def is_record(kind: type) -> bool:
+    """Whether it is a small frozen dataclass, such as the key of a captured graph: its fields are told, unless None."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and len(kind.__dataclass_fields__) <= _FIELDS  # type: ignore[attr-defined]
+
+
+def identity(value: Any) -> Any:
+    """Something hashable that tells this value from others of its type, as far as a glance can."""
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind in (list, tuple, dict, set, frozenset):
+        return len(value)
+    if isinstance(value, Enum):
+        return id(value)
+    return describe(value) if is_record(kind) else None
+
+
 def _simple(item: Any) -> bool:
-    return type(item) in PLAIN or isinstance(item, Enum)
+    return type(item) in PLAIN or isinstance(item, Enum) or is_record(type(item))
 
 
 def _shorten(text: str) -> str:
