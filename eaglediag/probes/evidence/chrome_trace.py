@@ -1,7 +1,8 @@
 """A Chrome trace of the torch profiler, streamed: kernels, launches, collectives and busy time per pass of each phase.
 
-A pass is found by SGLang's own annotations (`step[TARGET_VERIFY bs=12]`, `draft`, `draft_extend`) or, in releases and
-traces without them, by the Python function of the speculative worker that made it (profiled with stacks). A kernel
+A pass is found by the agent's annotations when a probe made the trace (`eaglediag[verify bs=12 step=7]`), else by
+SGLang's own (`step[TARGET_VERIFY bs=12]`, `draft`, `draft_extend`) or, in releases and traces without them, by the
+Python function of the speculative worker that made it (profiled with stacks). A kernel
 belongs to the pass in which it was launched: the correlation id leads from the kernel to the launch, and the launch's
 time and thread to the pass. One cudaGraphLaunch launches many kernels.
 """
@@ -15,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from eaglediag.capture.model import Phase, Problem, Profile
 from eaglediag.errors import UsageError
 from eaglediag.probes.evidence.evidence import Evidence
 from eaglediag.probes.evidence.stream import Progress, pieces
 
+_AGENT = re.compile(r"eaglediag\[(decode|verify|draft|draft_extend|extend|idle) bs=(\d{1,9}|None) step=(\d{1,15})\]")
 _STEP = re.compile(r"step\[(\w+)(?: bs=(\d+))?")
 _WORKER = re.compile(
     r"(?:eagle_worker\w*|multi_layer_eagle_worker\w*)\.py\(\d+\): "
@@ -35,13 +37,14 @@ _CUSTOM = re.compile(
 
 
 class Pass(NamedTuple):
-    """One pass of one phase on one CPU thread; times in microseconds."""
+    """One pass of one phase on one CPU thread; times in microseconds. `step` is the agent's number of its step."""
 
     start: float
     end: float
     thread: tuple[Any, Any]
     phase: Phase
     batch_size: int | None
+    step: int | None = None
 
 
 class Kernel(NamedTuple):
@@ -51,12 +54,14 @@ class Kernel(NamedTuple):
     end: float
     name: str
     correlation: int
+    stream: int | None = None
 
 
 @dataclass
 class Trace:
     """What of a trace is kept."""
 
+    agent_passes: list[Pass] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     worker_passes: list[Pass] = field(default_factory=list)
     launches: dict[int, tuple[float, tuple[Any, Any], bool]] = field(default_factory=dict)
@@ -76,14 +81,20 @@ class Trace:
         arguments = event.get("args")
         correlation = arguments.get("correlation") if isinstance(arguments, dict) else None
         if category == "user_annotation":
-            if found := _annotated(name):
+            if ours := _AGENT.match(name):
+                size = int(ours.group(2)) if ours.group(2) != "None" else None
+                phase = cast(Phase, ours.group(1))
+                self.agent_passes.append(Pass(start, start + length, thread, phase, size, int(ours.group(3))))
+            elif found := _annotated(name):
                 self.passes.append(Pass(start, start + length, thread, *found))
         elif category == "python_function":
             if worker := _WORKER.search(name):
                 self.worker_passes.append(Pass(start, start + length, thread, _worker_phase(worker.group(1)), None))
         elif isinstance(correlation, int):
             if category in ("kernel", "gpu_memcpy", "gpu_memset"):
-                self.kernels.append(Kernel(start, start + length, name if category == "kernel" else "", correlation))
+                stream = arguments.get("stream") if isinstance(arguments, dict) else None
+                shown = name if category == "kernel" else ""
+                self.kernels.append(Kernel(start, start + length, shown, correlation, stream))
             elif category in ("cuda_runtime", "cuda_driver") and _LAUNCH.match(name):
                 self.launches[correlation] = (start, thread, "Graph" in name)
 
@@ -144,9 +155,9 @@ def events(path: Path, progress: Progress | None = None) -> Iterator[dict[str, A
     raise ValueError("it ends in the middle" if inside else "no traceEvents in it")
 
 
-def profiles(trace: Trace) -> list[Profile]:
-    """The passes by phase and batch size."""
-    passes = _outermost(trace.passes or trace.worker_passes)
+def attributed(trace: Trace) -> tuple[dict[Pass, list[bool]], dict[Pass, list[Kernel]]]:
+    """For each pass, its launches (True: a whole graph) and its kernels and copies."""
+    passes = _outermost(trace.agent_passes or trace.passes or trace.worker_passes)
     by_thread: dict[tuple[Any, Any], list[Pass]] = {}
     for one in sorted(passes):
         by_thread.setdefault(one.thread, []).append(one)
@@ -162,8 +173,14 @@ def profiles(trace: Trace) -> list[Profile]:
     for kernel in trace.kernels:
         if kernel.correlation in pass_of:
             ran[pass_of[kernel.correlation]].append(kernel)
+    return launched, ran
+
+
+def profiles(trace: Trace) -> list[Profile]:
+    """The passes by phase and batch size."""
+    launched, ran = attributed(trace)
     groups: dict[tuple[Phase, int | None], list[Pass]] = {}
-    for one in passes:
+    for one in ran:
         # A pass at the trace's end may have launched what the trace no longer holds.
         if ran[one]:
             groups.setdefault((one.phase, one.batch_size), []).append(one)

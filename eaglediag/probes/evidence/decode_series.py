@@ -37,6 +37,11 @@ FIRST_LINES = 2000
 class Blocked:
     """Lines at one batch size: running sums, a bounded row of blocks and a bounded sample of the periods."""
 
+    __slots__ = (
+        "_accepts", "_columns", "_per_block", "_periods", "_sample", "_stride", "first", "graphs", "last", "lines",
+        "max_accept", "max_ms", "min_accept", "min_ms", "sum_accept", "sum_ms", "sum_ms2",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.lines = 0
         self.first: float | None = None
@@ -123,7 +128,7 @@ class Blocked:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class DecodeSeries:
     """The decode lines of one scheduler, in the order in which they were written.
 
@@ -155,11 +160,11 @@ class DecodeSeries:
         running: int,
         token: int,
         accept_len: float | None,
-        accept_rate: float | None,
+        accept_rate: str | None,
         graph: str | None,
         throughput: float,
     ) -> None:
-        """Take a decode line. `when` and `graph` are as in `Blocked.add`."""
+        """Take a decode line. `when` and `graph` are as in `Blocked.add`; `accept_rate` is still text."""
         self.lines += 1
         if accept_len is None:
             accept = 1.0
@@ -167,7 +172,7 @@ class DecodeSeries:
             accept = accept_len
             self.speculative += 1
             if accept_rate is not None and self.speculative <= FIRST_LINES:
-                self.rates[accept_len, accept_rate] += 1
+                self.rates[accept_len, float(accept_rate)] += 1
         emitted = token - self._token
         if running != self._running or self._idle or throughput <= 0 or running <= 0 or accept <= 0:
             self.unusable += 1

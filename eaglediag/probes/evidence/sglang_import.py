@@ -12,6 +12,7 @@ from eaglediag.probes.evidence.decode_series import DecodeSeries
 from eaglediag.probes.evidence.sglang_log import (
     DECODE,
     PREFILL,
+    USUAL_DECODE_LINE,
     CaptureBegin,
     CaptureEnd,
     CaptureSizes,
@@ -27,7 +28,6 @@ from eaglediag.probes.evidence.sglang_log import (
     Trouble,
     Unreadable,
     WeightsLoaded,
-    decode_fields,
     parse_line,
     prefill_running,
     prefix,
@@ -37,6 +37,8 @@ from eaglediag.probes.evidence.sglang_log import (
 KEPT_LINES = 1000
 #: Earlier launches that are remembered.
 MAX_LAUNCHES = 20
+#: Prefixes remembered. A log with milliseconds has a new one on every line, and then this is of no use.
+MAX_WRITERS = 4096
 _PER_START = frozenset(
     ("node_rank", "random_seed", "host", "port", "nccl_port", "dist_init_addr", "grpc_port", "numa_node")
 )
@@ -71,25 +73,27 @@ class SglangLog:
     lines: int = 0
     unreadable: int = 0
     unreadable_lines: list[str] = field(default_factory=list)
-    _writers: dict[tuple[str, str], DecodeSeries] = field(default_factory=dict)
+    _writers: dict[str, DecodeSeries] = field(default_factory=dict)
 
     def feed(self, text: str) -> None:
         """Take a piece of the log that ends where a line ends."""
         lines = text.split("\n")
         self.lines += len(lines) - (not lines[-1])
+        usual, writers = USUAL_DECODE_LINE.match, self._writers
         for line in lines:
-            # Almost every line is one of these two or of no use: keep what is done for each of them small.
+            # Almost every line is one of these two or of no use: what is done for each decides how long a log takes.
             start = line.find(DECODE)
             if start >= 0:
-                found = decode_fields(line, start)
-                if found is not None and (found[1] == len(line) or line.find("[", found[1]) < 0):
-                    running, token, accept_len, accept_rate, graph, throughput, _ = found[0]
-                    self._writer(line, start).decode(
+                found = usual(line, start)
+                if found is not None and (len(line) - found.end() < 24 or line.find("[", found.end()) < 0):
+                    running, token, accept_len, accept_rate, graph, throughput = found.groups()
+                    series = writers.get(line[20:start]) if line[:3] == "[20" else None
+                    (series or self._writer(line, start)).decode(
                         line[:start],
                         int(running),
                         int(token),
                         None if accept_len is None else float(accept_len),
-                        None if accept_rate is None else float(accept_rate),
+                        accept_rate,
                         graph,
                         float(throughput),
                     )
@@ -105,16 +109,14 @@ class SglangLog:
                 self.take(event)
 
     def _writer(self, line: str, start: int) -> DecodeSeries:
-        """The series of the rank that wrote a line; found by what its prefix holds beside the time to the second."""
-        bracket = line.rfind("[", 0, start)
-        key = (line[:bracket], line[bracket + 20 : start]) if bracket >= 0 else ("", line[:start])
-        found = self._writers.get(key)
+        """The series of the rank that wrote a line, by its prefix behind the time where nothing stands before it."""
+        key = line[20:start] if line[:3] == "[20" else ""
+        found = self._writers.get(key) if key else None
         if found is None:
             stamp, source = prefix(line, start)
             found = self._series(source, stamp.rank)
-            if len(self._writers) > 4096:
-                self._writers.clear()
-            self._writers[key] = found
+            if key and len(self._writers) < MAX_WRITERS:
+                self._writers[key] = found
         return found
 
     def finish(self) -> None:
@@ -129,7 +131,7 @@ class SglangLog:
                 event.running,
                 event.token,
                 event.accept_len,
-                event.accept_rate,
+                None if event.accept_rate is None else str(event.accept_rate),
                 None if event.graph is None else str(event.graph),
                 event.gen_throughput,
             )

@@ -182,9 +182,6 @@ Event: TypeAlias = (
     | WeightsLoaded | Ready | GraphDisabled | SpeculationChanged | StartupTimings | Trouble | Unreadable
 )  # fmt: skip
 
-#: Of a decode line, as written: running, token, accept len, accept rate, graph, throughput, queue.
-DecodeFields: TypeAlias = tuple[str, str, str | None, str | None, str | None, str, str | None]
-
 DECODE: Final = "Decode batch"
 PREFILL: Final = "Prefill batch"
 #: Every line that yields an event contains one of these; a cheap test before any expression is tried.
@@ -204,11 +201,11 @@ _DECODE_LINE: Final = re.compile(
     rf"(?:(?!\w+ graph: |gen )[^,]*, )*(?:\w+ graph: (True|False), )?"
     rf"gen throughput \(token/s\): {_NUMBER}(?:, #queue-req: {_COUNT})?"
 )
-# What most lines look like, tried first: several times as fast.
-_USUAL_DECODE_LINE: Final = re.compile(
-    rf"Decode batch[.,] #running-req: {_COUNT}, #token: {_COUNT}, token usage: [\d.]+, "
-    rf"(?:accept len: {_NUMBER}, (?:accept rate: {_NUMBER}, )?)?"
-    rf"cuda graph: (True|False), gen throughput \(token/s\): {_NUMBER}, #queue-req: {_COUNT}"
+#: What most decode lines look like, for who reads millions: running, token, accept len, accept rate, graph, throughput.
+USUAL_DECODE_LINE: Final = re.compile(
+    rf"Decode batch[.,] #running-req: {_COUNT}, #token: {_COUNT}, token usage: \d\.\d\d, "
+    r"(?:accept len: (\d{1,6}\.\d\d), (?:accept rate: (\d{1,6}\.\d\d), )?)?"
+    r"cuda graph: (True|False), gen throughput \(token/s\): (\d{1,12}\.\d\d)(?=, #queue-req: \d)"
 )
 _PREFILL_LINE: Final = re.compile(
     rf"Prefill batch[.,]?(?: \[\d+\])?[.,]? #new-seq: {_COUNT}, #new-token: {_COUNT}, #cached-token: \d{{1,15}}"
@@ -270,18 +267,12 @@ def parse_line(line: str) -> list[Event]:
     return [event for record in records for event in _record(record)]
 
 
-def decode_fields(line: str, start: int) -> tuple[DecodeFields, int] | None:
-    """The fields of the decode line whose mark stands at `start`, and where they end; None when it cannot be read."""
-    found = _USUAL_DECODE_LINE.match(line, start) or _DECODE_LINE.match(line, start)
-    return (found.groups(), found.end()) if found else None  # type: ignore[return-value]
-
-
 def decode_line(line: str, start: int) -> DecodeLine | Unreadable:
     """The one decode line in `line`, whose mark stands at `start`."""
-    found = decode_fields(line, start)
+    found = _DECODE_LINE.match(line, start)
     if found is None:
         return Unreadable(line)
-    running, token, accept_len, accept_rate, graph, throughput, queue = found[0]
+    running, token, accept_len, accept_rate, graph, throughput, queue = found.groups()
     stamp, source = prefix(line, start)
     return DecodeLine(
         stamp,
