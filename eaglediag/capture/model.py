@@ -83,7 +83,7 @@ class AcceptStats(Strict):
 
 
 class Blocks(Strict):
-    """Sums over consecutive stretches of about one second: the unit of resampling, as steps are autocorrelated.
+    """Sums over consecutive stretches of 0.2 to 1 s: the unit of resampling, as steps are autocorrelated.
 
     All columns have the same length, one entry a block. `steps` periods took `period_ms` in all; `parts_ms[phase]`
     is the share of each phase; `passes` and `tokens` are as in AcceptStats (0 for plain decoding).
@@ -135,13 +135,28 @@ class Collective(Strict):
     bytes_per_step: float | None = None
 
 
+class OutsideCollective(Strict):
+    """Collective calls outside any phase in one window: the scheduler's, such as handing requests to other ranks."""
+
+    backend: Name
+    operation: Name
+    calls: Count
+    bytes: Count
+
+
 class RankWindow(Strict):
-    """What one rank recorded in one window."""
+    """What one rank recorded in one window.
+
+    `collectives_counted` names the phases whose collectives were counted completely: one of them without an entry in
+    `collectives` had none. A phase that ran as graphs whose capture was not seen is not among them.
+    """
 
     rank: Count
     batches: list[BatchStats] = Field(default_factory=list, max_length=1024)
     phases: list[PhaseStats] = Field(default_factory=list, max_length=4096)
     collectives: list[Collective] = Field(default_factory=list, max_length=4096)
+    collectives_counted: list[Phase] = Field(default_factory=list, max_length=16)
+    collectives_outside: list[OutsideCollective] = Field(default_factory=list, max_length=256)
     steps_recorded: Count = 0
     steps_dropped: Count = 0
 
@@ -156,6 +171,18 @@ class Request(Strict):
     verify_passes: Count | None = None
     kind: Name | None = None
     error: Name | None = None
+
+
+class RankSkew(Strict):
+    """How far apart the ranks of one tensor-parallel group start the same pass of `phase`, by the host's clock.
+
+    `starts_last[rank]` counts the passes that this rank started last: the others wait for it in the pass's first
+    collective. Only ranks of one host are compared.
+    """
+
+    phase: Phase
+    skew_ms: Distribution
+    starts_last: dict[int, Count] = Field(default_factory=dict)
 
 
 class Window(Strict):
@@ -178,6 +205,7 @@ class Window(Strict):
     requests: list[Request] = Field(default_factory=list, max_length=20_000)
     failed_requests: Count = 0
     ranks: list[RankWindow] = Field(default_factory=list, max_length=4096)
+    rank_skew: list[RankSkew] = Field(default_factory=list, max_length=1024)
 
 
 class Frame(Strict):
@@ -378,6 +406,16 @@ class Gpu(Strict):
     unsupported: list[Name] = Field(default_factory=list, max_length=200)
 
 
+class GpuSampling(Strict):
+    """What the sampler on the host did, and what that cost: time per sample of all GPUs, share of one CPU core."""
+
+    hz: float
+    samples: Count
+    first_ms: float
+    ms_per_sample: float
+    share_of_a_core: float | None = None
+
+
 class HostInfo(Strict):
     """A machine the server ran on."""
 
@@ -389,10 +427,15 @@ class HostInfo(Strict):
     memory_gb: float | None = None
     driver: Name | None = None
     gpus: list[Gpu] = Field(default_factory=list, max_length=1024)
+    gpu_sampling: GpuSampling | None = None
 
 
 class Profile(Strict):
-    """A short torch-profiler window on one rank, apart from the measured windows. Counts are per pass of the phase."""
+    """A short torch-profiler window on one rank, apart from the measured windows. Counts are per pass of the phase.
+
+    `device_ms` is the time between the agent's CUDA events around the same passes, and `device_ms_by_kernels` what the
+    profiler's kernel times say that those events should have measured: the two methods check each other.
+    """
 
     phase: Phase
     batch_size: Count | None = None
@@ -403,6 +446,8 @@ class Profile(Strict):
     device_busy_ms: float
     span_ms: float
     collectives_per_step: dict[Name, float] = Field(default_factory=dict)
+    device_ms: float | None = None
+    device_ms_by_kernels: float | None = None
 
 
 class Workload(Strict):

@@ -65,6 +65,23 @@ def probe(
     overhead_pairs: Annotated[
         int, typer.Option(min=0, help="Pairs of windows, agent active and dormant, that measure the agent's own cost.")
     ] = 3,
+    gpu_hz: Annotated[
+        float,
+        typer.Option("--gpu-hz", min=0.1, max=100.0, help="GPU clocks, power and throttling, samples per second."),
+    ] = 10.0,
+    profile_steps: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="After measuring, profile N steps per concurrency through SGLang's own endpoint."
+        ),
+    ] = 0,
+    sweep_accept_length: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,X,..",
+            help="Measure at each of these simulated accept lengths. The text is then not the model's.",
+        ),
+    ] = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Keep the raw steps beside the capture, in NAME.steps.jsonl.gz.")
     ] = False,
@@ -92,6 +109,9 @@ def probe(
     from eaglediag.probes.session import Plan
 
     command = LaunchCommand.parse(launch)
+    sweep = _sweep(sweep_accept_length)
+    if sweep and "SGLANG_SIMULATE_ACC_LEN" not in command.environment:
+        command = command.with_environment(SGLANG_SIMULATE_ACC_LEN=f"{sweep[0]:g}")
     load = _load(
         concurrency, requests, max_new_tokens, temperature, seed, prompts, random_input_len, endpoint, ignore_eos
     )
@@ -126,6 +146,9 @@ def probe(
             overhead_pairs=overhead_pairs if turn == 0 else 0,
             repeat=turn,
             remote_parent=remote_parent,
+            gpu_hz=gpu_hz,
+            profile_steps=profile_steps if turn == 0 else 0,
+            sweep=sweep,
         )
 
     with (
@@ -153,6 +176,20 @@ def probe(
         summary.render(capture, one.output, terminal.console())
     if ab:
         typer.echo(f"next: eaglediag compare {arms[0].output} {arms[1].output}", err=True)
+
+
+def _sweep(lengths: str | None) -> tuple[float, ...]:
+    if lengths is None:
+        return ()
+    try:
+        values = tuple(dict.fromkeys(float(length) for length in lengths.split(",")))
+    except ValueError:
+        values = ()
+    if not values or not all(1.0 <= value < 1000.0 for value in values):
+        raise UsageError(
+            f"--sweep-accept-length {lengths} is not a list of accept lengths", "write it like 1,1.5,2: 1 and more"
+        )
+    return values
 
 
 def _load(

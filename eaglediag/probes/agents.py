@@ -22,6 +22,7 @@ class Rows:
     epoch_minus_perf_ns: int
     columns: list[str]
     rows: list[list[Any]]
+    collectives: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,4 +69,5 @@ def _read(host: Host, path: str) -> Rows:
         epoch_minus_perf_ns=int(header["epoch_minus_perf_ns"]),
         columns=list(header["columns"]),
         rows=[json.loads(line) for line in lines[1:]],
+        collectives=header["collectives"],
     )

@@ -19,9 +19,13 @@ from eaglediag.capture.model import (
     RankWindow,
 )
 from eaglediag.probes.agents import Rows
+from eaglediag.probes.collectives import add_collectives
 
-#: Steps of about this long are summed into one block, the unit of resampling.
+#: Steps of about this long are summed into one block, the unit of resampling; in a short window less, so that there
+#: are enough blocks to resample.
 BLOCK_S = 1.0
+SHORTEST_BLOCK_S = 0.2
+BLOCKS = 16
 PHASES = ("decode", "verify", "draft", "draft_extend", "extend", "idle")
 
 
@@ -73,13 +77,16 @@ def rank_window(recorded: Rows) -> RankWindow:
     batches = [
         stats for (kind, batch), members in sorted(groups.items()) if (stats := _batch(kind, batch, members, method))
     ]
-    return RankWindow(
+    window = RankWindow(
         rank=recorded.rank,
         batches=batches,
         phases=_phases(steps.values()),
         steps_recorded=len(steps),
         steps_dropped=recorded.dropped,
     )
+    if recorded.collectives:
+        add_collectives(window, recorded.collectives)
+    return window
 
 
 def _steps(recorded: Rows) -> dict[int, _Step]:
@@ -166,8 +173,10 @@ def _blocks(timed: list[_Step], periods: list[float], method: Method) -> Blocks:
     blocks = Blocks()
     columns: dict[Phase, list[float]] = blocks.parts_ms
     origin: float | None = None
+    span = sum(periods) / 1000
+    length = min(BLOCK_S, max(SHORTEST_BLOCK_S, span / BLOCKS))
     for step, period in zip(timed, periods, strict=True):
-        if origin is None or step.start_s - origin >= BLOCK_S:
+        if origin is None or step.start_s - origin >= length:
             origin = step.start_s
             blocks.t.append(round(origin, 3))
             blocks.steps.append(0)

@@ -15,9 +15,11 @@ import eaglediag
 from eaglediag.capture.model import (
     Capture,
     CapturedGraphs,
+    HostInfo,
     Instrumentation,
     ModelShape,
     Problem,
+    Profile,
     Rank,
     Refusal,
     Source,
@@ -27,18 +29,21 @@ from eaglediag.capture.model import (
 from eaglediag.capture.model import (
     Server as ServerDescription,
 )
-from eaglediag.errors import EaglediagError, InstrumentationError, Interrupted
+from eaglediag.errors import EaglediagError, HostError, InstrumentationError, Interrupted
 from eaglediag.hosts.base import Host
 from eaglediag.probes.agents import Agents, Rows
 from eaglediag.probes.aggregate import rank_window
 from eaglediag.probes.denials import merge_denials
 from eaglediag.probes.evidence.sglang_server import server_from_arguments
 from eaglediag.probes.folder import PARENT, RemoteFolder
+from eaglediag.probes.gpu import GpuSampler, Sampling, sampled
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.overhead import measure_overhead
 from eaglediag.probes.preflight import Preflight, find_python, preflight
+from eaglediag.probes.profile import Profiler
 from eaglediag.probes.progress import Progress, silent
 from eaglediag.probes.server import Server
+from eaglediag.probes.skew import rank_skew
 from eaglediag.probes.workload import Client, Load, Result, random_prompts
 
 #: Environment that changes how a server runs; anything else stays on the host.
@@ -58,7 +63,7 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """What to probe, and how."""
+    """What to probe, and how. `sweep` holds simulated accept lengths, each measured at every concurrency."""
 
     launch: LaunchCommand
     load: Load
@@ -68,6 +73,9 @@ class Plan:
     overhead_pairs: int = 3
     repeat: int = 0
     remote_parent: str = PARENT
+    gpu_hz: float = 10.0
+    profile_steps: int = 0
+    sweep: tuple[float, ...] = ()
 
 
 @dataclass
@@ -89,6 +97,8 @@ class Session:
     status: str = "complete"
     endpoint: str = ""
     agents: Agents | None = None
+    sampling: dict[str, Sampling] = field(default_factory=dict)
+    profiles: list[Profile] = field(default_factory=list)
 
     def run(self, hosts: Sequence[Host]) -> None:
         """Probe. Raises what went wrong, after noting it in the capture."""
@@ -147,8 +157,15 @@ class Session:
                 server.stop()
 
     def _measure(self, servers: list[Server], agents: Agents) -> None:
-        load, progress, server = self.plan.load, self.progress, servers[0]
         self._find_ranks(agents)
+        samplers = self._start_samplers(agents)
+        try:
+            self._load(servers[0], agents)
+        finally:
+            self._stop_samplers(samplers)
+
+    def _load(self, server: Server, agents: Agents) -> None:
+        load, progress = self.plan.load, self.progress
         if load.random_input_len is not None and not load.prompts:
             vocabulary = (self.ranks[0].get("model") or {}).get("vocab_size") if self.ranks else None
             load.prompts = random_prompts(load.random_input_len, int(vocabulary or 32000), load.seed)
@@ -159,16 +176,88 @@ class Session:
             progress("warming up", f"concurrency {concurrency}")
             client.run(concurrency, concurrency, min(WARM_UP_TOKENS, load.max_new_tokens))
             server.check()
-        for concurrency in load.concurrency:
-            name = f"c{concurrency}" + (f"-r{self.plan.repeat}" if self.plan.repeat else "")
-            self._window(server, agents, client, name, concurrency)
+        for length in (self.plan.sweep if self.plan.launch.speculative else ()) or (None,):
+            if length is not None:
+                self._set_accept_length(agents, length)
+            for concurrency in load.concurrency:
+                name = f"c{concurrency}" + ("" if length is None else f"-a{length:g}")
+                name += f"-r{self.plan.repeat}" if self.plan.repeat else ""
+                self._window(server, agents, client, name, concurrency, length)
         self.instrumentation.overhead = measure_overhead(
             agents, client, self.windows, self.plan.overhead_pairs, progress
         )
+        if self.plan.profile_steps:
+            self._profile(agents, client)
         self._find_ranks(agents)
         self._require_ranks()
 
-    def _window(self, server: Server, agents: Agents, client: Client, name: str, concurrency: int) -> None:
+    def _start_samplers(self, agents: Agents) -> list[GpuSampler]:
+        """On every host with GPUs, a sampler of those that its ranks work on."""
+        samplers = []
+        for (host, folder, python), (_, checked) in zip(agents.places, self.preflights, strict=True):
+            ranks = [rank for rank in self.ranks if rank["host"] == host.label]
+            if not checked.found["gpus"] and not any(_on_gpu(rank) for rank in ranks):
+                continue
+            visible = next((rank["visible_gpus"] for rank in ranks if rank.get("visible_gpus") is not None), None)
+            used = [int(rank["gpu"]) for rank in ranks if rank.get("gpu") is not None]
+            environment = self.plan.launch.environment
+            sampler = GpuSampler(host, folder, python)
+            sampler.start(
+                self.plan.gpu_hz,
+                visible if visible is not None else environment.get("CUDA_VISIBLE_DEVICES"),
+                used or None,
+                [int(rank["pid"]) for rank in ranks],
+                environment.get("PYTHONPATH", ""),
+            )
+            if sampler.refused:
+                message = f"{host.label}: no GPU samples: {sampler.refused}"
+                self.problems.append(Problem(code="gpu_sampler", message=message))
+            else:
+                samplers.append(sampler)
+        return samplers
+
+    def _stop_samplers(self, samplers: list[GpuSampler]) -> None:
+        for sampler in samplers:
+            try:
+                samples = sampler.stop()
+            except HostError as error:
+                self.problems.append(Problem(code="gpu_sampler", message=error.message, advice=error.advice))
+                continue
+            if samples is not None:
+                self.sampling[sampler.host.label] = sampled(samples, self.windows, sampler.host.label)
+
+    def _set_accept_length(self, agents: Agents, length: float) -> None:
+        """Raises InstrumentationError where the server cannot be changed while it runs."""
+        for reply in agents.command("set", accept_length=length):
+            if not reply["ok"]:
+                raise InstrumentationError(
+                    f"the simulated accept length cannot be changed while this server runs: {reply['error']}",
+                    "start it once for each value, with SGLANG_SIMULATE_ACC_LEN in the launch command",
+                )
+
+    def _profile(self, agents: Agents, client: Client) -> None:
+        """One profile per concurrency; a server that cannot be profiled is no reason to lose what was measured."""
+        host, folder, _ = agents.places[0]
+        speculation = self._server().speculation
+        longest = (speculation.max_accept_length if speculation else None) or 1
+        profiler = Profiler(host, folder, agents, client, longest, any(_on_gpu(rank) for rank in self.ranks))
+        for concurrency in self.plan.load.concurrency:
+            self.progress("profiling", f"concurrency {concurrency}")
+            try:
+                self.profiles += profiler.window(concurrency, self.plan.profile_steps)
+            except InstrumentationError as error:
+                self.problems.append(Problem(code="profile", message=error.message, advice=error.advice))
+                return
+
+    def _window(
+        self,
+        server: Server,
+        agents: Agents,
+        client: Client,
+        name: str,
+        concurrency: int,
+        accept_length: float | None = None,
+    ) -> None:
         count = self.plan.load.count(concurrency)
         label = f"concurrency {concurrency}"
         self.progress("measuring", label, 0.0)
@@ -183,7 +272,7 @@ class Session:
         finally:
             # Also after Ctrl-C: what was recorded until then is worth keeping, if the server is still there.
             if result is not None or server.running:
-                self._collect(agents, name, concurrency, result)
+                self._collect(agents, name, concurrency, result, accept_length)
         server.check()
         if result.failed and len(result.failed) == len(result.requests):
             raise InstrumentationError(
@@ -200,10 +289,16 @@ class Session:
             )
         self.texts[name] = result.texts
 
-    def _collect(self, agents: Agents, name: str, concurrency: int, result: Result | None) -> None:
+    def _collect(
+        self, agents: Agents, name: str, concurrency: int, result: Result | None, accept_length: float | None
+    ) -> None:
         self.progress("collecting", f"concurrency {concurrency}")
         agents.command("stop")
         recorded, replies = agents.collect(name)
+        groups = {rank["rank"]: f"{rank['host']} {rank['dp']} {rank['pp']}" for rank in self.ranks}
+        simulated = self.plan.launch.environment.get("SGLANG_SIMULATE_ACC_LEN")
+        if accept_length is None and self.plan.launch.speculative and simulated:
+            accept_length = float(simulated)
         self.rows += [(name, rows) for rows in recorded]
         self.denials[name] = [(int(reply["rank"]), reply["denials"]) for reply in replies if reply["ok"]]
         for reply in replies:
@@ -225,7 +320,9 @@ class Session:
                 throughput=round(result.throughput, 4) if result and result.throughput else None,
                 requests=result.requests if result else [],
                 failed_requests=len(result.failed) if result else 0,
+                simulated_accept_length=accept_length,
                 ranks=[rank_window(rows) for rows in recorded],
+                rank_skew=rank_skew(recorded, groups),
             )
         )
 
@@ -274,7 +371,7 @@ class Session:
             problems=self.problems,
             source=Source(kind="probe"),
             server=description,
-            hosts=[checked.host_info(name) for name, checked in self.preflights],
+            hosts=[self._host(name, checked) for name, checked in self.preflights],
             instrumentation=self.instrumentation,
             workload=Workload(
                 source=f"{load.source}, {self.endpoint or load.endpoint} endpoint",
@@ -289,10 +386,19 @@ class Session:
             ),
             windows=self.windows,
             denials=merge_denials(self.denials),
+            profiles=self.profiles,
         )
         capture.server.release = str(found.get("release") or "")
         capture.server.commit = found.get("commit")
         return capture
+
+    def _host(self, name: str, checked: Preflight) -> HostInfo:
+        """The host with the GPUs that the server uses as the sampler saw them, else all as nvidia-smi lists them."""
+        host = checked.host_info(name)
+        sampling = self.sampling.get(name)
+        if sampling is not None:
+            host.gpus, host.gpu_sampling = sampling.gpus, sampling.cost
+        return host
 
     def _server(self) -> ServerDescription:
         leader = self.ranks[0] if self.ranks else {}
@@ -350,6 +456,10 @@ def _rank(marker: dict[str, Any]) -> Rank:
         errors=[str(error)[:2000] for error in marker["errors"]][:100],
         clock="cuda_event" if marker.get("clock") == "cuda_event" else "host_clock",
     )
+
+
+def _on_gpu(rank: dict[str, Any]) -> bool:
+    return str(rank.get("device") or "").startswith("cuda")
 
 
 def _describe(host: Host, checked: Preflight) -> str:

@@ -134,9 +134,9 @@ class Client:
         self.port = port
         self.load = load
         self.endpoint: Endpoint = load.endpoint
-        self._headers = {"Content-Type": "application/json"}
+        self.headers = {"Content-Type": "application/json"}
         if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+            self.headers["Authorization"] = f"Bearer {api_key}"
 
     def choose_endpoint(self) -> None:
         """With "auto": chat where the model has a chat template, else plain generation. Raises InstrumentationError."""
@@ -149,7 +149,7 @@ class Client:
         candidates: tuple[Endpoint, ...] = ("chat", "generate")
         for endpoint in candidates:
             self.endpoint = endpoint
-            connection = self._connect()
+            connection = self.connect()
             try:
                 self._send(connection, Prompt("try", "Hello"), 1)
                 return
@@ -186,7 +186,7 @@ class Client:
                 if prompt is None:
                     break
                 try:
-                    connection = connection or self._connect()
+                    connection = connection or self.connect()
                     request, text = self._send(connection, prompt, max_new_tokens or self.load.max_new_tokens)
                 except HostError as error:
                     lost.append(error)
@@ -229,17 +229,18 @@ class Client:
         random.Random(self.load.seed).shuffle(prompts)
         return iter([(number, prompts[number % len(prompts)]) for number in range(count)])
 
-    def _connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=REQUEST_TIMEOUT_S)
+    def connect(self, timeout_s: float = REQUEST_TIMEOUT_S) -> http.client.HTTPConnection:
+        """A connection to the server's HTTP API. Raises ConnectionError, HostError."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         stream = self.host.connect(self.port)
-        stream.settimeout(REQUEST_TIMEOUT_S)
+        stream.settimeout(timeout_s)
         connection.sock = stream
         return connection
 
     def _send(self, connection: http.client.HTTPConnection, prompt: Prompt, max_new_tokens: int) -> tuple[Request, str]:
         path, body = self._body(prompt, max_new_tokens)
         begin = time.perf_counter()
-        connection.request("POST", path, body=json.dumps(body), headers=self._headers)
+        connection.request("POST", path, body=json.dumps(body), headers=self.headers)
         response = connection.getresponse()
         data = response.read()
         latency = (time.perf_counter() - begin) * 1000

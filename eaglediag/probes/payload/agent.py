@@ -17,7 +17,8 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import describe, gates, hooks, probe_points
+from . import describe, gates, hooks, probe_points, simulation
+from .collectives import Collectives
 from .cost import cost_of_a_span
 from .imports import when_imported
 from .recorder import COLUMNS, Recorder
@@ -27,7 +28,7 @@ from .wrap import Hook, Patch, Refused, innermost, wrap
 SCHEDULER = "sglang.srt.managers.scheduler"
 PROTOCOL = 1
 #: The methods of an agent that the socket may call.
-COMMANDS = ("start", "stop", "flush", "discard", "cost", "status")
+COMMANDS = ("start", "stop", "flush", "discard", "cost", "status", "set")
 
 _agent: Agent | None = None
 
@@ -94,6 +95,9 @@ class Agent:
         self.marker["layout"] = probe_points.layout_of(self.package)
         self.lock = threading.Lock()
         self._hooks: dict[int, str] = {}
+        self.collectives = Collectives(self.recorder, self.marker["patched"].append, self._refuse)
+        # Graphs are captured while the scheduler is constructed, and only then can their collectives be counted.
+        self.collectives.on()
         self._find_points()
         self._find_gates()
         self.save()
@@ -104,8 +108,9 @@ class Agent:
     def _find_points(self) -> None:
         points, missing = probe_points.resolve(self.package)
         self.marker["refused"] += [{"target": target, "why": why} for target, why in missing]
+        self.collectives.install(points)
         for point in points:
-            if point.role != "scheduler":
+            if point.role not in ("scheduler", "collective", "capture"):
                 when_imported(point.module, partial(self._patch, point))
 
     def _patch(self, point: probe_points.ProbePoint, module: ModuleType) -> None:
@@ -121,13 +126,16 @@ class Agent:
         self._inner[function] = patch.inner
         self._add(point.target, patch)
 
+    def _refuse(self, target: str, why: str) -> None:
+        self.marker["refused"].append({"target": target, "why": why})
+
     def _find_gates(self) -> None:
         """After the probe points: a gate in a hooked function is rewritten in the copy that the hook calls."""
         found = gates.find(self.package)
         self.marker["refused"] += [{"target": target, "why": why} for target, why in found.missing]
         self.marker["gates_known"] = found.known
         for gate in found.gates:
-            if not gate.device:
+            if gate.conditions and not gate.device:  # one without a condition never says no
                 when_imported(gate.module, partial(self._trace, gate))
 
     def _trace(self, gate: gates.Gate, module: ModuleType) -> None:
@@ -186,15 +194,19 @@ class Agent:
             self.marker.update(describe.server(scheduler))
         except Exception as error:
             self.marker["errors"].append(f"describing the server: {type(error).__name__}: {error}")
+        if not self.recorder.active:
+            self.collectives.off()
         self.marker["state"] = "dormant"
         self.save()
 
     # -- commands ------------------------------------------------------------------------------------------------
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Begin a window: swap the hooks in."""
+        """Begin a window: swap the hooks in. With `request["annotate"]`, a running profiler sees the phases too."""
         self.tracer.clear()
-        self.recorder.start()
+        self.collectives.clear()
+        self.recorder.start(annotate=bool(request.get("annotate")))
+        self.collectives.on()
         for _, patch in self.patches:
             patch.on()
         self.marker["state"] = "active"
@@ -204,6 +216,7 @@ class Agent:
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End the window: swap SGLang's own code back."""
         self.recorder.stop()
+        self.collectives.off()
         for _, patch in self.patches:
             patch.off()
         self.marker["state"] = "dormant"
@@ -219,6 +232,7 @@ class Agent:
             "dropped": self.recorder.dropped,
             "clock": self.marker.get("clock", "host_clock"),
             "epoch_minus_perf_ns": time.time_ns() - time.perf_counter_ns(),
+            "collectives": self.collectives.report(),
         }
         with gzip.open(path + ".part", "wt", compresslevel=3, encoding="utf-8") as stream:
             stream.write(json.dumps(header) + "\n")
@@ -232,6 +246,10 @@ class Agent:
             "dropped": self.recorder.dropped,
             "denials": self.tracer.denials(),
         }
+
+    def set(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Change the simulated accept length from the next verify on."""
+        return simulation.set_accept_length(float(request["accept_length"]))
 
     def discard(self, request: dict[str, Any]) -> dict[str, Any]:
         """Forget what was recorded since the last flush."""

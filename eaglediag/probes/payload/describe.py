@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from typing import Any
@@ -44,6 +45,7 @@ def rank(construction: dict[str, Any]) -> dict[str, Any]:
         "pp": pp,
         "dp": dp or 0,
         "gpu": construction.get("gpu_id"),
+        "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "arguments": plain_arguments(arguments),
     }
 

@@ -14,12 +14,13 @@ from fnmatch import fnmatch
 
 #: What each worker's own methods are, in every release from 0.5.2 on. One line a method name; `owner` narrows by class.
 #: role: step = one scheduler step's forward; phase = a part of it; forward = one pass of one model runner;
-#: replay = a graph was used; accept = results are on the CPU; scheduler = the process is a scheduler rank.
+#: replay = a graph was used; accept = results are on the CPU; scheduler = the process is a scheduler rank;
+#: collective = a backend's own function that launches one; capture = one graph is captured, its size the 2nd argument.
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Methods of one role: files (glob, below sglang/srt), class (glob) and method names."""
+    """Methods of one role: files (glob, below sglang/srt), class (glob; "" for plain functions) and names."""
 
     role: str
     files: str
@@ -27,7 +28,10 @@ class Rule:
     methods: tuple[str, ...]
     phase: str = ""
     required: bool = False
+    backend: str = ""
 
+
+COMMUNICATORS = "distributed/device_communicators/"
 
 RULES = (
     Rule("scheduler", "managers/scheduler.py", "Scheduler", ("__init__",), required=True),
@@ -67,6 +71,48 @@ RULES = (
         ("process_batch_result_decode",),
         required=False,
     ),
+    # The target's runner says itself which phase it captures; prefill's graphs are counted in tokens and left out.
+    Rule("capture", "model_executor/cuda_graph_runner.py", "CudaGraphRunner", ("capture_one_batch_size",)),
+    Rule("capture", "model_executor/runner/decode_cuda_graph_runner.py", "*", ("capture_one_shape",)),
+    *(
+        Rule("capture", f"speculative/{files}", "*", ("capture_one_batch_size", "capture_one_shape"), phase)
+        for files, phase in (
+            ("eagle_draft_cuda_graph_runner.py", "draft"),
+            ("frozen_kv_mtp_cuda_graph_runner.py", "draft"),
+            ("uno_cuda_graph_runner.py", "draft"),
+            ("*draft_extend_cuda_graph_runner.py", "draft_extend"),
+        )
+    ),
+    Rule(
+        "collective",
+        COMMUNICATORS + "pynccl.py",
+        "PyNcclCommunicator",
+        (
+            *("all_reduce", "outplace_all_reduce", "all_gather", "cp_all_gather_into_tensor", "reduce_scatter"),
+            *("all_to_all_single", "broadcast", "send", "recv"),
+        ),
+        backend="nccl (pynccl)",
+    ),
+    *(
+        Rule("collective", COMMUNICATORS + files, owner, methods, backend=backend)
+        for files, owner, methods, backend in (
+            ("custom_all_reduce.py", "CustomAllreduce", ("custom_all_reduce", "deterministic_all_reduce"), "custom"),
+            ("custom_all_reduce_v2.py", "CustomAllReduceV2", ("custom_all_reduce",), "custom"),
+            ("quick_all_reduce.py", "QuickAllReduce", ("quick_all_reduce",), "quick"),
+            ("torch_symm_mem.py", "TorchSymmMemCommunicator", ("all_reduce",), "symmetric memory (torch)"),
+            ("triton_symm_mem_ag.py", "", ("all_gather_inner",), "symmetric memory (triton)"),
+            ("pymscclpp.py", "PyMscclppCommunicator", ("all_reduce",), "mscclpp"),
+            ("pcie_ipc_ar.py", "PcieIpcCommunicator", ("pcie_ipc_all_reduce",), "pcie ipc"),
+            ("vocab_gather.py", "NVLinkVocabGather", ("_push_stacked", "_pull"), "nvlink"),
+        )
+    ),
+    Rule(
+        "collective",
+        "distributed/parallel_state.py",
+        "GroupCoordinator",
+        ("_all_reduce_in_place", "_all_reduce_out_place", "_all_gather_into_tensor", "_reduce_scatter_tensor"),
+        backend="other",
+    ),
 )
 
 #: Abstract bases: their bodies only say `pass`.
@@ -75,7 +121,7 @@ ABSTRACT = ("BaseDraftWorker", "BaseSpecWorker", "EagleDraftWorkerBase", "BaseTp
 
 @dataclass(frozen=True)
 class ProbePoint:
-    """A method to hook: where it is, and what it is."""
+    """A method or function to hook: where it is, and what it is."""
 
     role: str
     phase: str
@@ -83,6 +129,7 @@ class ProbePoint:
     qualname: str
     file: str
     line: int
+    backend: str = ""
 
     @property
     def target(self) -> str:
@@ -129,12 +176,12 @@ def _matches(rule: Rule, root: str, parsed: dict[str, ast.Module]) -> list[Probe
             with open(path, encoding="utf-8") as stream:
                 parsed[path] = ast.parse(stream.read(), path)
         module = ".".join(["sglang", "srt", *folder.split("/"), name[:-3]])
-        for owner in parsed[path].body:
-            if not isinstance(owner, ast.ClassDef) or owner.name in ABSTRACT or not fnmatch(owner.name, rule.owner):
-                continue
-            for item in owner.body:
+        body = parsed[path].body
+        classes = [item for item in body if isinstance(item, ast.ClassDef) and item.name not in ABSTRACT]
+        places = [(f"{one.name}.", one.body) for one in classes if fnmatch(one.name, rule.owner)]
+        for prefix, statements in places if rule.owner else [("", body)]:
+            for item in statements:
                 if isinstance(item, ast.FunctionDef) and item.name in rule.methods:
-                    found.append(
-                        ProbePoint(rule.role, rule.phase, module, f"{owner.name}.{item.name}", path, item.lineno)
-                    )
+                    name = prefix + item.name
+                    found.append(ProbePoint(rule.role, rule.phase, module, name, path, item.lineno, rule.backend))
     return found

@@ -6,6 +6,7 @@ raises. Rows leave through `drain`, on the agent's thread.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -37,7 +38,7 @@ MAX_ROWS = 600_000
 class Span:
     """A step or a phase that is going on."""
 
-    __slots__ = ("begin", "end", "graph", "outer", "row")
+    __slots__ = ("begin", "end", "graph", "note", "outer", "row")
 
     def __init__(self, row: list[Any], outer: Span | None) -> None:
         self.row = row
@@ -45,6 +46,15 @@ class Span:
         self.graph: bool | None = None
         self.begin: Any = None
         self.end: Any = None
+        self.note: Any = None
+
+
+def annotation(row: list[Any]) -> Any:
+    """A range that the torch profiler records: `eaglediag[verify bs=12 step=7]`. Entered here."""
+    torch: Any = sys.modules["torch"]
+    note = torch.profiler.record_function(f"eaglediag[{row[PHASE]} bs={row[BATCH]} step={row[STEP]}]")
+    note.__enter__()
+    return note
 
 
 class Recorder:
@@ -52,6 +62,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.active = False
+        self.annotate = False
         self.dropped = 0
         self.clock: CudaClock | NoClock = NoClock()
         self._rows: list[list[Any]] = []
@@ -85,6 +96,8 @@ class Recorder:
         row: list[Any] = [kind, self._steps, phase, batch, None, None, 0, None, None, None, None, None]
         span = Span(row, outer)
         self._threads.span = span
+        if self.annotate:
+            span.note = annotation(row)
         span.begin = self.clock.mark()
         now = row[START] = time.perf_counter_ns()
         if kind == "step":
@@ -99,6 +112,8 @@ class Recorder:
         row = span.row
         row[HOST] = time.perf_counter_ns() - row[START]
         span.end = self.clock.mark()
+        if span.note is not None:
+            span.note.__exit__(None, None, None)
         row[GRAPH] = span.graph
         self._threads.span = span.outer
         if span.outer is not None and span.graph is not None and span.outer.graph is None:
@@ -118,6 +133,8 @@ class Recorder:
 
     def discard(self, span: Span) -> None:
         """Forget a span whose call raised."""
+        if span.note is not None:
+            span.note.__exit__(None, None, None)
         self._threads.span = span.outer
 
     def remember(self, result: Any, step: int) -> None:
@@ -142,8 +159,9 @@ class Recorder:
 
     # -- from the agent's thread ---------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin a fresh window."""
+    def start(self, annotate: bool = False) -> None:
+        """Begin a fresh window; with `annotate`, each span is a named range in a torch profile as well."""
+        self.annotate = annotate
         self.clock = CudaClock() if CudaClock.available() else NoClock()
         self._rows, self._pending, self._last, self._before, self.dropped = [], deque(), None, None, 0
         self._results.clear()
