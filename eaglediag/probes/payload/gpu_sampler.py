@@ -129,7 +129,7 @@ class Device:
         found: dict[str, float] = {}
         wanted = [name for name in FIELDS if name not in self.unsupported]
         values = self.ask("counters", "nvmlDeviceGetFieldValues", [_field(self.nvml, name) for name in wanted])
-        for name, value in zip(wanted, values or (), strict=True):
+        for name, value in zip(wanted, values, strict=True) if values is not None else ():
             if value.nvmlReturn == 0:
                 found[name] = getattr(value.value, VALUE_TYPES[value.valueType]) / 1e6
             else:
