@@ -30,8 +30,8 @@ CLOCKS = FIRST_PROCESS - 1
 TRACKS: dict[str, int] = {"extend": 1, "decode": 2, "cycle": 3, "idle": 4, "verify": 5, "draft": 6, "draft_extend": 7}
 #: The device's own tracks.
 ON_DEVICE = 10
-#: phase -> batch size -> the conditions that denied its graph
-Conditions = dict[tuple[str, "int | None"], str]
+#: (phase, batch size as JSON) -> the condition that denied its graph, as JSON
+Conditions = dict[tuple[str, str], str]
 
 
 def base_ns(created: float) -> int:
@@ -76,57 +76,58 @@ def _conditions(capture: Capture) -> Conditions:
         known = chosen.get(place)
         if denial.decides and (known is None or sum(known.counts.values()) < sum(denial.counts.values())):
             chosen[place] = denial
-    return {place: json.dumps(printable(condition(denial))[:500]) for place, denial in chosen.items()}
+    return {
+        (phase, json.dumps(batch)): json.dumps(printable(condition(denial))[:500])
+        for (phase, batch), denial in chosen.items()
+    }
 
 
 def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> tuple[set[tuple[int, int]], bytes]:
     """(tracks met, events as text) of one parcel. Runs in a process of its own for large files."""
-    section = parcel.section
+    section, steps = parcel.section, parcel.steps()
     process, shift = FIRST_PROCESS + section.rank, section.epoch_ns - base
-    rows = parcel.rows()
-    kinds = {row[1]: row[2] for row in rows if row[0] == "step"}
-    divided = {row[1] for row in rows if row[0] == "phase"}
+    is_step = steps["row"] == "step"
+    kinds = dict(zip(steps.loc[is_step, "step"], steps.loc[is_step, "phase"], strict=True))
+    divided = set(steps.loc[~is_step, "step"])
     # A parcel does not know when the device finished the one before: neighbours take turns on two tracks.
     device = ON_DEVICE + parcel.number % 2
     free = 0.0
     tracks: set[int] = set()
     lines: list[str] = []
     add = lines.append
-    for row, step, phase, batch, tokens, graph, start, host, device_us, _, _, accept in rows:
-        ts = (start + shift) / 1000
-        if row == "accept":
-            if accept:
-                add(
-                    f'{{"ph":"C","pid":{process},"ts":{ts:.3f},"name":"accept length",'
-                    f'"args":{{"tokens":{sum(accept) / len(accept):.3f}}}}},\n'
-                )
-            continue
+    names = ("row", "step", "phase", "batch", "tokens", "graph")
+    columns = [steps[name].tolist() for name in names]
+    columns += [((steps["start_ns"] + shift) / 1e3).tolist(), (steps["host_ns"] / 1e3).fillna(0.0).tolist()]
+    columns += [steps["device_us"].tolist()]
+    for row, step, phase, batch, tokens, graph, ts, host_us, device_us in zip(*columns, strict=True):
         track = TRACKS[phase if row == "step" else kinds.get(step, "cycle")]
         tracks.add(track)
         add(
-            f'{{"ph":"X","pid":{process},"tid":{track},"ts":{ts:.3f},"dur":{(host or 0) / 1000:.3f},"name":"{phase}",'
-            f'"args":{{"step":{step},"batch":{_json(batch)},"tokens":{_json(tokens)},"graph":{_json(graph)}}}}},\n'
+            f'{{"ph":"X","pid":{process},"tid":{track},"ts":{ts:.3f},"dur":{host_us:.3f},"name":"{phase}",'
+            f'"args":{{"step":{step},"batch":{batch},"tokens":{tokens},"graph":{graph}}}}},\n'
         )
-        alone = row == "phase" or step not in divided
-        if alone and graph is False and (said := conditions.get((phase, batch)) or conditions.get((phase, None))):
+        if row == "step" and step in divided:
+            continue
+        if graph == "false" and (said := conditions.get((phase, batch)) or conditions.get((phase, "null"))):
             add(
                 f'{{"ph":"i","s":"t","pid":{process},"tid":{track},"ts":{ts:.3f},"name":"no graph",'
                 f'"args":{{"phase":"{phase}","condition":{said}}}}},\n'
             )
-        if alone and device_us is not None:
+        if device_us == device_us:  # not NaN: it was measured
             tracks.add(device)
             free = max(free, ts)
             add(
                 f'{{"ph":"X","pid":{process},"tid":{device},"ts":{free:.3f},"dur":{device_us:.3f},"name":"{phase}",'
-                f'"args":{{"step":{step},"graph":{_json(graph)}}}}},\n'
+                f'"args":{{"step":{step},"graph":{graph}}}}},\n'
             )
             free += device_us
+    for accepted in parcel.accepted():
+        add(
+            f'{{"ph":"C","pid":{process},"ts":{(accepted.start_ns + shift) / 1000:.3f},"name":"accept length",'
+            f'"args":{{"tokens":{sum(accepted.lengths) / len(accepted.lengths):.3f}}}}},\n'
+        )
     text = "".join(lines).encode()
     return {(section.rank, track) for track in tracks}, gzip.compress(text, 1) if packed else text
-
-
-def _json(value: bool | int | None) -> str:
-    return "null" if value is None else str(value).lower()
 
 
 def _counters(capture: Capture, base: int) -> Iterator[str]:

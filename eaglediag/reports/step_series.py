@@ -77,30 +77,12 @@ def from_blocks(capture: Capture) -> Series:
 
 
 def _summed(parcel: Parcel) -> tuple[str, dict[int, Bucket]]:
-    section = parcel.section
-    sums: dict[int, Bucket] = {}
-    for row, _, phase, _, _, _, start, _, _, period_ns, period_us, _ in parcel.rows():
-        if row != "step" or (phase != "cycle" and phase != "decode"):
-            continue
-        if section.on_device:
-            if period_us is None:
-                continue
-            ms = period_us / 1e3
-        else:
-            if period_ns is None:
-                continue
-            ms = period_ns / 1e6
-        place = (start + section.epoch_ns) // FINE_NS
-        bucket = sums.get(place)
-        if bucket is None:
-            bucket = sums[place] = Bucket()
-        bucket.steps += 1
-        bucket.total_ms += ms
-        if ms < bucket.low_ms:
-            bucket.low_ms = ms
-        if ms > bucket.high_ms:
-            bucket.high_ms = ms
-    return section.clock, sums
+    section, steps = parcel.section, parcel.steps()
+    steps = steps[(steps["row"] == "step") & steps["phase"].isin(["cycle", "decode"])]
+    period_ms = steps["period_device_us"] / 1e3 if section.on_device else steps["period_ns"] / 1e6
+    place = (steps["start_ns"] + section.epoch_ns) // FINE_NS
+    sums = period_ms.groupby(place).agg(["count", "sum", "min", "max"])
+    return section.clock, {int(at): Bucket(int(count), *ms) for at, count, *ms in sums.itertuples() if count}
 
 
 def _coarse(fine: Mapping[int, Bucket], width_s: float, *, ranges: bool, method: str) -> Series:

@@ -6,6 +6,7 @@ file is untrusted input: what is not a row of the known columns ends the reading
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -15,39 +16,52 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from eaglediag.capture.model import Capture
 from eaglediag.errors import CaptureError, UsageError
 
-NONE = type(None)
-#: The columns of a row in order, and the JSON types each may have.
-TYPES: dict[str, set[type]] = {
-    "row": {str},
-    "step": {int},
-    "phase": {str},
-    "batch": {int, NONE},
-    "tokens": {int, NONE},
-    "graph": {bool, NONE},
-    "start_ns": {int},
-    "host_ns": {int, NONE},
-    "device_us": {float, int, NONE},
-    "period_ns": {int, NONE},
-    "period_device_us": {float, int, NONE},
-    "accept": {list, NONE},
-}
-ROWS = {"step", "phase", "accept"}
-PHASES = {"decode", "verify", "draft", "draft_extend", "extend", "idle", "cycle"}
+COLUMNS = (
+    "row",
+    "step",
+    "phase",
+    "batch",
+    "tokens",
+    "graph",
+    "start_ns",
+    "host_ns",
+    "device_us",
+    "period_ns",
+    "period_device_us",
+    "accept",
+)
+SMALL = ("row", "phase", "batch", "tokens", "graph")
+TIMES = ("host_ns", "device_us", "period_ns", "period_device_us")
+_COUNT = rb"(?:null|\d{1,18})"
+_TIME = rb"(?:null|\d{1,15}(?:\.\d{1,9})?)"
+_PHASE = rb'"(?:decode|verify|draft|draft_extend|extend|idle|cycle)"'
+STEP = re.compile(
+    rb'\["(?:step|phase)",\d{1,18},'
+    + _PHASE
+    + b","
+    + b",".join([_COUNT, _COUNT, b"(?:null|true|false)", rb"\d{1,18}", _COUNT, _TIME, _COUNT, _TIME])
+    + rb",null\]\n"
+)
+ACCEPT = re.compile(
+    rb'\["accept",(\d{1,18}),"verify",(' + _COUNT + rb"),null,null,(\d{1,18}),null,null,null,null,"
+    rb"\[(\d{1,9}(?:,\d{1,9})*)\]\]\n"
+)
 HEADER = re.compile(rb"^(\{.*\n)", re.MULTILINE)
-#: Beyond any count and any time in ns.
-LARGEST = 2**62
 #: About this much text makes a parcel; a single line may not be longer.
 PARCEL_BYTES = 4 * 1024 * 1024
 #: From this size on, compressed, it pays to start processes.
 PARALLEL_BYTES = 3 * 1024 * 1024
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Result = TypeVar("Result")
 #: Told how much of the file has been read, as a share of 1.
@@ -69,21 +83,13 @@ class Section:
         return self.clock == "cuda_event"
 
 
-#: A step, a phase of one, or the accept lengths of one, in the order of TYPES.
-Row: TypeAlias = tuple[
-    str,
-    int,
-    str,
-    "int | None",
-    "int | None",
-    "bool | None",
-    int,
-    "int | None",
-    "float | None",
-    "int | None",
-    "float | None",
-    "list[int] | None",
-]
+class Accepted(NamedTuple):
+    """The accept lengths of one step, one a request, the bonus token included."""
+
+    step: int
+    batch: int | None
+    start_ns: int
+    lengths: list[int]
 
 
 @dataclass(frozen=True)
@@ -95,25 +101,38 @@ class Parcel:
     number: int
     name: str
 
-    def rows(self) -> list[Row]:
-        """The rows, checked. Raises CaptureError."""
-        try:
-            rows = json.loads(b"[" + b",".join(self.lines.splitlines()) + b"]", parse_constant=_reject)
-            # Rows of a kind are alike: looking at each distinct run of types once is all it takes.
-            kinds = {tuple(map(type, row)) for row in rows}
-            lengths = set(map(type, chain.from_iterable(row[-1] for row in rows if row[-1])))
-            sound = (
-                all(one in may for kind in kinds for one, may in zip(kind, TYPES.values(), strict=True))
-                and lengths <= {int}
-                and {row[0] for row in rows} <= ROWS
-                and {row[2] for row in rows} <= PHASES
-                and all(0 <= (row[i] or 0) < LARGEST for i in (1, 3, 4, 6, 7, 8, 9, 10) for row in _extremes(rows, i))
-            )
-        except (ValueError, TypeError, IndexError, RecursionError) as error:
-            raise _damaged(self.name, str(error)) from error
-        if not sound:
-            raise _damaged(self.name, f"rows of unknown kind near {self.lines[:80]!r}")
-        return cast("list[Row]", rows)
+    def steps(self) -> pd.DataFrame:
+        """The steps and phases: the COLUMNS without `accept`, times as numbers (NaN where there is none).
+
+        Names and small numbers are categories of text, `null` where there is none. Raises CaptureError.
+        """
+        import pandas as pd
+
+        text = ACCEPT.sub(b"", self.lines)
+        if left := STEP.sub(b"", text):
+            raise _damaged(self.name, f"not a row of steps: {left[:80]!r}")
+        frame: pd.DataFrame = pd.read_csv(
+            BytesIO(text),
+            header=None,
+            names=list(COLUMNS),
+            usecols=list(COLUMNS[:-1]),
+            quoting=csv.QUOTE_NONE,
+            dtype=dict.fromkeys(SMALL, "category")
+            | dict.fromkeys(TIMES, "float64")
+            | {"step": "int64", "start_ns": "int64"},
+            na_values={name: ["null"] for name in TIMES},
+            keep_default_na=False,
+        )
+        for name in SMALL:
+            frame[name] = frame[name].cat.rename_categories(lambda value: str(value).strip('["').lower())
+        return frame
+
+    def accepted(self) -> list[Accepted]:
+        """The accept lengths, in the order they were recorded."""
+        return [
+            Accepted(int(step), None if batch == b"null" else int(batch), int(start), [*map(int, lengths.split(b","))])
+            for step, batch, start, lengths in ACCEPT.findall(self.lines)
+        ]
 
 
 def beside(capture: Capture, path: Path) -> Path | None:
@@ -204,26 +223,15 @@ def _section(line: bytes, name: str) -> Section:
         columns = tuple(header["columns"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(name, f"not a header: {line[:80]!r}") from error
-    if columns != tuple(TYPES):
+    if columns != COLUMNS:
         raise CaptureError(f"{name} has columns this eaglediag does not know", "upgrade eaglediag")
     if not (isinstance(section.window, str) and _whole(section.rank) and _whole(section.epoch_ns)):
         raise _damaged(name, f"not a header: {line[:80]!r}")
     return section
 
 
-def _extremes(rows: list[list[Any]], column: int) -> tuple[list[Any], ...]:
-    def key(row: list[Any]) -> float:
-        return row[column] or 0
-
-    return (min(rows, key=key), max(rows, key=key)) if rows else ()
-
-
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _reject(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
 
 
 def _damaged(name: str, why: str) -> CaptureError:

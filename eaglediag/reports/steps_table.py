@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eaglediag.errors import UsageError
 from eaglediag.reports.steps_file import Parcel, Told, over
@@ -18,6 +17,15 @@ COLUMNS = (
     "window", "rank", "row", "step", "phase", "batch_size", "tokens", "graph", "start_s", "host_ms", "device_ms",
     "period_ms", "device_period_ms", "accept_lengths",
 )  # fmt: skip
+
+
+#: a column here, its column in the file, and that one's units in a millisecond
+MILLISECONDS = (
+    ("host_ms", "host_ns", 1e6),
+    ("device_ms", "device_us", 1e3),
+    ("period_ms", "period_ns", 1e6),
+    ("device_period_ms", "period_device_us", 1e3),
+)
 
 
 def write_csv(steps: Path, out: Path, told: Told | None = None) -> None:
@@ -67,22 +75,23 @@ def write_parquet(steps: Path, out: Path, told: Told | None = None) -> None:
 
 
 def table(parcel: Parcel) -> pd.DataFrame:
-    """A parcel's rows as a frame with COLUMNS."""
+    """A parcel's rows as a frame with COLUMNS: its steps and phases first, then its accept lengths."""
     import pandas as pd
 
-    section = parcel.section
-    names = ("row", "step", "phase", "batch_size", "tokens", "graph", "start_s", "host_ms", "device_ms", "period_ms",
-             "device_period_ms", "accept_lengths")  # fmt: skip
-    frame: pd.DataFrame = pd.DataFrame.from_records(parcel.rows(), columns=names)
-    frame["start_s"] = (frame["start_s"] + section.epoch_ns) / 1e9
-    for name, unit in (("host_ms", 1e6), ("device_ms", 1e3), ("period_ms", 1e6), ("device_period_ms", 1e3)):
-        frame[name] = frame[name].astype("float64") / unit
+    section, accepted = parcel.section, parcel.accepted()
+    steps = parcel.steps().rename(columns={"batch": "batch_size"})
     for name in ("batch_size", "tokens"):
-        frame[name] = frame[name].astype("Int32")
-    frame["graph"] = frame["graph"].astype("boolean")
-    frame.insert(0, "rank", section.rank)
-    frame.insert(0, "window", section.window)
-    return frame
+        steps[name] = pd.to_numeric(steps[name].astype("object").replace("null", None)).astype("Int32")
+    steps["graph"] = steps["graph"].astype("object").map({"true": True, "false": False}).astype("boolean")
+    for name, column, unit in MILLISECONDS:
+        steps[name] = steps.pop(column) / unit
+    lengths = pd.DataFrame.from_records(accepted, columns=["step", "batch_size", "start_ns", "accept_lengths"])
+    lengths["batch_size"] = lengths["batch_size"].astype("Int32")
+    frame: pd.DataFrame = pd.concat([steps, lengths.assign(row="accept", phase="verify")], ignore_index=True)
+    frame["start_s"] = (frame.pop("start_ns") + section.epoch_ns) / 1e9
+    frame["window"], frame["rank"] = section.window, section.rank
+    ordered: pd.DataFrame = frame[list(COLUMNS)]
+    return ordered
 
 
 def _packed_csv(parcel: Parcel) -> bytes:
@@ -92,18 +101,31 @@ def _packed_csv(parcel: Parcel) -> bytes:
 def _csv(parcel: Parcel) -> bytes:
     section = parcel.section
     lead, epoch = f"{_quoted(section.window)},{section.rank}", section.epoch_ns
-    lines: list[str] = []
-    add: Callable[[str], Any] = lines.append
-    for row, step, phase, batch, tokens, graph, start, host, device, period, period_device, accept in parcel.rows():
-        at = start + epoch
-        add(
-            f"{lead},{row},{step},{phase},{'' if batch is None else batch},{'' if tokens is None else tokens},"
-            f"{'' if graph is None else 'true' if graph else 'false'},{at // 1_000_000_000}.{at % 1_000_000_000:09d},"
-            f"{'' if host is None else host / 1e6},{'' if device is None else device / 1e3},"
-            f"{'' if period is None else period / 1e6},{'' if period_device is None else period_device / 1e3},"
-            f"{'' if accept is None else ' '.join(map(str, accept))}\n"
+    steps = parcel.steps()
+    for name in ("batch", "tokens", "graph"):
+        steps[name] = steps[name].cat.rename_categories({"null": ""})
+    times = (
+        (steps[column] / unit).map("{:.6f}".format, na_action="ignore").fillna("") for _, column, unit in MILLISECONDS
+    )
+    names = (steps[name] for name in ("row", "step", "phase", "batch", "tokens", "graph", "start_ns"))
+    columns = [column.tolist() for column in (*names, *times)]
+    lines = [
+        f"{lead},{row},{step},{phase},{batch},{tokens},{graph},{_seconds(start + epoch)},{host},{device},{period},"
+        f"{device_period},\n"
+        for row, step, phase, batch, tokens, graph, start, host, device, period, device_period in zip(
+            *columns, strict=True
         )
+    ]
+    lines += [
+        f"{lead},accept,{step},verify,{'' if batch is None else batch},,,{_seconds(start + epoch)},,,,,"
+        f"{' '.join(map(str, lengths))}\n"
+        for step, batch, start, lengths in parcel.accepted()
+    ]
     return "".join(lines).encode()
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns // 1_000_000_000}.{ns % 1_000_000_000:09d}"
 
 
 def _quoted(text: str) -> str:
