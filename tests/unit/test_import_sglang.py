@@ -106,6 +106,21 @@ def test_first_line_after_idle_is_left_out(tmp_path: Path) -> None:
     assert "2 of 8" in problem.message
 
 
+def test_idle_time_shows_in_decode_lines_alone(tmp_path: Path) -> None:
+    """Somebody pasted only the decode lines: two loads, an hour between them, the second with longer prompts."""
+    lines = [decode(i, 1, 100 + 40 * i, 200.0) for i in range(6)]
+    lines += [decode(3600 + i, 1, 900 + 40 * i, 200.0 if i else 0.01) for i in range(6)]
+    capture = imported(tmp_path, "".join(lines))
+    assert batch(capture, 1).count == 10 * 40
+    assert batch(capture, 1).period_ms.max == pytest.approx(5.0)
+
+
+def test_one_decode_line_alone_is_no_measurement(tmp_path: Path) -> None:
+    capture = imported(tmp_path, decode(0, 1, 100, 200.0))
+    assert not capture.windows
+    assert {"no_usable_lines", "nothing_measured"} <= set(codes(capture))
+
+
 def test_a_line_after_another_batch_size_is_left_out(tmp_path: Path) -> None:
     lines = steady(10, 4, 5.0, lines=3) + decode(20, 3, 700, 200.0) + decode(21, 3, 820, 600.0)
     capture = imported(tmp_path, server_args() + lines)

@@ -8,7 +8,8 @@ size only if the batch did not change in between. Lines are sorted into three ki
 - mixed: the batch size is the same, but prefills ran in between and their time is inside. Used only for a batch size
   that has no steady line, and then said.
 - unusable: the first line, the first after idle, after a change of batch size, or without a throughput. Its time holds
-  idling, or steps at another batch size.
+  idling, or steps at another batch size. In a log without prefill lines (somebody kept the decode lines alone) idling
+  shows only in that the KV cache did not grow as it does between other lines.
 
 cycle_ms = 1000 x running x accept_len / gen_throughput (accept_len 1 without speculation). One line is one block:
 `interval` steps, `interval` x running passes, and as many tokens as its accept length (two decimals) makes of them.
@@ -146,11 +147,14 @@ class DecodeSeries:
     _running: int = -1
     _token: int = 0
     _prefilled: bool = False
+    _prefills: int = 0
+    _usual: int | None = None
     _idle: bool = True
 
     def prefill(self, running: int | None) -> None:
         """Take a prefill line, with the requests that were decoding beside it (0: the server was idle)."""
         self._prefilled = True
+        self._prefills += 1
         if running == 0:
             self._idle = True
 
@@ -174,20 +178,32 @@ class DecodeSeries:
             if accept_rate is not None and self.speculative <= FIRST_LINES:
                 self.rates[accept_len, float(accept_rate)] += 1
         emitted = token - self._token
-        if running != self._running or self._idle or throughput <= 0 or running <= 0 or accept <= 0:
-            self.unusable += 1
-        else:
-            if self._prefilled or emitted <= 0:
-                kind = self.mixed
-            else:
+        kind = self.mixed
+        usable = running == self._running and not self._idle and throughput > 0 and running > 0 and accept > 0
+        if usable and emitted > 0 and not self._prefilled:
+            steps = emitted / (running * accept)
+            if self._prefills or self._like_the_others(steps):
                 kind = self.steady
                 if self.lines <= FIRST_LINES:
-                    self.steps_seen[round(emitted / (running * accept))] += 1
+                    self.steps_seen[round(steps)] += 1
+        if not usable or (kind is self.mixed and not self._prefills):
+            self.unusable += 1
+        else:
             found = kind.get(running)
             if found is None:
                 found = kind[running] = Blocked()
             found.add(when, 1000 * running * accept / throughput, accept, graph)
         self._running, self._token, self._prefilled, self._idle = running, token, False, False
+
+    def _like_the_others(self, steps: float) -> bool:
+        """In a log without prefill lines: whether the KV cache grew by as many steps as between other lines.
+
+        If it did not, requests came and went unseen, and the line may hold prefills or idle time.
+        """
+        if self.lines <= FIRST_LINES:
+            self._usual = self.steps_per_line
+        usual = self._usual
+        return usual is None or abs(steps - usual) <= max(1.0, 0.1 * usual)
 
     def finish(self) -> None:
         """End every open block: the log is over."""

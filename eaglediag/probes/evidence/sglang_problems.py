@@ -54,7 +54,13 @@ def of_the_lines(series: dict[Rank, DecodeSeries], server: Server, interval: int
             advice="log at level info, or probe the server",
         )
         return
-    if unusable:
+    if unusable == lines:
+        yield Problem(
+            code="no_usable_lines",
+            message=f"none of the {lines} decode lines follows another at the same #running-req: there are no step times",
+            advice="give more of the log: at least three decode lines in a row under a steady load",
+        )
+    elif unusable:
         yield Problem(
             code="first_lines_left_out",
             message=f"{unusable} of {lines} decode lines were left out: the first after idle or after a change of "
