@@ -336,7 +336,7 @@ class Rewriter:
 
     def _subscript(self, tree: ast.Subscript) -> tuple[ast.expr, Node]:
         value, node = self._expression(tree.value)
-        if isinstance(tree.slice, (ast.Slice, ast.Tuple)):
+        if isinstance(tree.slice, (ast.Slice, ast.Tuple, ast.UnaryOp)):
             return self._finish(tree, Node, [node], value=value)
         index, index_node = self._expression(tree.slice)
         return self._finish(tree, Node, [node, index_node], value=value, slice=index)
