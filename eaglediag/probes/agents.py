@@ -35,7 +35,7 @@ class Agents:
     def command(self, name: str, **values: Any) -> list[dict[str, Any]]:
         """Send a command to every agent; their replies, each with its host. Raises HostError, InstrumentationError."""
         replies = []
-        for host, folder, python in self.places:
+        for place, (host, folder, python) in enumerate(self.places):
             script = f"{folder.path}/lib/eaglediag_payload/control.py"
             done = host.run([python, script, folder.path, json.dumps({"command": name, **values})], timeout=120.0)
             try:
@@ -46,14 +46,13 @@ class Agents:
             for pid, why in answer["failed"].items():
                 self.failed[f"{host.label}/{pid}"] = why
             for pid, reply in sorted(answer["replies"].items()):
-                replies.append({"host": host.label, "pid": int(pid), **reply})
+                replies.append({"host": host.label, "place": place, "pid": int(pid), **reply})
         return replies
 
     def collect(self, window: str) -> tuple[list[Rows], list[dict[str, Any]]]:
         """Flush a window on every agent: the rows, and the raw replies (denials, errors)."""
         replies = self.command("flush", file=f"{window}.jsonl.gz")
-        hosts = {host.label: host for host, _, _ in self.places}
-        return [_read(hosts[reply["host"]], reply["file"]) for reply in replies if reply["ok"]], replies
+        return [_read(self.places[reply["place"]][0], reply["file"]) for reply in replies if reply["ok"]], replies
 
 
 def _read(host: Host, path: str) -> Rows:

@@ -109,20 +109,21 @@ class LaunchCommand:
         return replace(self, environment={**self.environment, **values})
 
     def on_node(self, node: int, nodes: int) -> LaunchCommand:
-        """The command for one of several hosts: `{node_rank}` is filled in, or `--node-rank` added.
+        """The command for one of several hosts: `{node_rank}` is filled in, and `--node-rank` added behind --nnodes.
 
         Raises UsageError when several hosts were given and nothing tells them apart.
         """
         if nodes == 1:
             return self
-        if "{node_rank}" in self.text:
-            return LaunchCommand.parse(self.text.replace("{node_rank}", str(node)))
-        if self.shell or self.option("--nnodes") is None or self.option("--node-rank") is not None:
+        told = LaunchCommand.parse(self.text.replace("{node_rank}", str(node)))
+        if not told.shell and told.option("--nnodes") is not None and told.option("--node-rank") is None:
+            return replace(told, argv=(*told.argv, "--node-rank", str(node)))
+        if told.text == self.text:
             raise UsageError(
                 f"{nodes} hosts were given, but --launch does not say what differs between them",
                 "put {node_rank} where the node's number belongs, or --nnodes and no --node-rank",
             )
-        return replace(self, argv=(*self.argv, "--node-rank", str(node)))
+        return told
 
     def redacted(self) -> list[str]:
         """The words for the capture, keys and passwords left out."""

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eaglediag.capture.model import CapturedGraphs, Phase
@@ -131,15 +131,16 @@ class Server:
         threading.Thread(target=self._listen, args=(self._supervisor,), daemon=True).start()
         self._progress("starting the server")
 
-    def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the server answers /health.
+    def wait_ready(self, timeout_s: float, others: Sequence[Server] = ()) -> None:
+        """Wait until the server answers /health; `others` are its parts on further nodes, which must not end either.
 
         Raises InstrumentationError when it ends first (with its last line) or takes longer, HostError when the
         connection is lost.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            self.check()
+            for part in (self, *others):
+                part.check()
             if self._healthy():
                 self.ready_s = time.monotonic() - self.started_s
                 self.log.ready = True
@@ -158,7 +159,7 @@ class Server:
         if self._ended.is_set():
             why = self.log.trouble[-1] if self.log.trouble else _last_words(self.log.tail(KEPT_LOG_LINES))
             raise InstrumentationError(
-                f"the server ended with exit code {self.exit_code}: {why}",
+                f"{self.host.label}: the server ended with exit code {self.exit_code}: {why}",
                 "the capture holds its last log lines; mend the launch command and probe again",
             )
 

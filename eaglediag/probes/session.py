@@ -148,7 +148,7 @@ class Session:
         for server in servers:
             stack.enter_context(server)
             server.start()
-        servers[0].wait_ready(plan.ready_timeout_s)
+        servers[0].wait_ready(plan.ready_timeout_s, servers[1:])
         self.agents = Agents(places)
         try:
             self._measure(servers, self.agents)

@@ -479,3 +479,21 @@ def test_two_ranks_are_both_recorded(server_host: Sshd, tmp_path: Path) -> None:
     assert counts[0] > 5
     assert abs(counts[0] - counts[1]) <= 1
     assert shlex.join(capture.server.command).endswith("--tp-size 2")
+
+
+def test_a_server_on_two_nodes(server_host: Sshd, tmp_path: Path) -> None:
+    """Both nodes are this machine: one over SSH and one without, so that each has its own connection and folder."""
+    first, rendezvous = free_port() // 10 * 10, free_port()
+    more = ["--tp-size", "2", "--nnodes", "2", "--dist-init-addr", f"127.0.0.1:{rendezvous}"]
+    launch = launch_command("eagle", first, more)
+    launch = launch.replace(f"--port {first}", f"--port {str(first)[:-1]}{{node_rank}}")
+    argv = [
+        *("probe", "--host", ALIAS, "--host", "local", "--ssh-config", server_host.ssh_config, "--launch", launch),
+        *("-o", tmp_path / "c.json", "--concurrency", "2", "--requests", "4", "--max-new-tokens", "24"),
+        *("--overhead-pairs", "0", "--ignore-eos", "--endpoint", "generate"),
+    ]
+    ran = eaglediag(*argv)
+    assert ran.code == 0, ran.err
+    capture = store.read(tmp_path / "c.json")
+    assert [(rank.rank, rank.host) for rank in capture.instrumentation.ranks] == [(0, ALIAS), (1, "local")]
+    assert [window.steps_recorded > 5 for window in capture.windows[0].ranks] == [True, True]

@@ -80,5 +80,8 @@ def test_a_server_over_several_nodes() -> None:
     assert command.on_node(1, 2).argv[-2:] == ("--node-rank", "1")
     assert command.on_node(0, 1) is command
     assert LaunchCommand.parse("python -m x --node-rank {node_rank}").on_node(1, 2).argv[-1] == "1"
-    with pytest.raises(UsageError, match="2 hosts"):
-        LaunchCommand.parse("python -m x").on_node(0, 2)
+    both = LaunchCommand.parse("python -m x --nnodes 2 --port 3000{node_rank}").on_node(1, 2)
+    assert (both.port, both.argv[-2:]) == (30001, ("--node-rank", "1"))
+    for text in ("python -m x", "python -m x --nnodes 2 --node-rank 0"):
+        with pytest.raises(UsageError, match="2 hosts"):
+            LaunchCommand.parse(text).on_node(0, 2)
