@@ -14,6 +14,8 @@ COMMANDS = {
     "compare": Command("compare:compare", "Say which of two captures is faster, by how much, and why."),
     "breakeven": Command("breakeven:breakeven", "Give the accept length at which speculation starts to pay."),
     "check": Command("check:check", "Check a capture against a policy, for CI."),
+    "report": Command("report:report", "Show captures as a page, a comment, a bug report, or on the terminal."),
+    "export": Command("export:export", "Write the recorded steps as a trace for Perfetto, CSV or Parquet."),
     "demo": Command("demo:demo", "Probe both arms of a tiny model on this machine's CPU, and compare them."),
     "clean": Command("clean:clean", "Remove what a killed probe may have left on a host."),
     "import": Command("import_:import_", "Make a capture from logs, benchmark results, metrics or a trace."),

@@ -1,0 +1,107 @@
+"""Speed-up against accept length: where speculation begins to pay, and where this run stands."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from eaglediag.analysis.figures import interval, number
+from eaglediag.analysis.pairing import Row
+from eaglediag.reports.html.drawing import Canvas, Scale
+from eaglediag.reports.html.figure import Figure, Material, method_of
+from eaglediag.reports.tables import break_evens
+
+#: More lines than this cannot be told apart.
+MOST = 4
+
+
+def figure(material: Material) -> Figure | None:
+    """The figure, or None when there is no break-even to draw."""
+    judged = [row for row in material.rows if row.break_even is not None and row.break_even_length is not None]
+    if not judged or material.comparison is None:
+        return None
+    shown = judged if len(judged) <= MOST else [judged[round(i * (len(judged) - 1) / (MOST - 1))] for i in range(MOST)]
+    said = "; ".join(_said(row) for row in shown)
+
+    def draw(name: str, width: float) -> Markup:
+        return _picture(name, width, shown, said)
+
+    return Figure(
+        name="speedup",
+        title="Speed-up against accept length",
+        says=f"A line is what a cycle of its cost yields at any accept length; it crosses 1 at break-even. {said}.",
+        draw=draw,
+        table=break_evens(material.comparison),
+        measured=f"Cycle and step: {method_of(material.candidate.capture)}. The band and the bars are 95 % intervals, "
+        "resampled by blocks of about a second. Accept length: recorded verify passes, bonus token counted.",
+        findings=("cannot_win", "below_break_even", "first_to_blame"),
+        keys=tuple((f"line line{i} key{i}", f"batch {row.batch_size}") for i, row in enumerate(shown)),
+    )
+
+
+def _said(row: Row) -> str:
+    reached = interval(row.candidate.accept_length) if row.candidate.accept_length else "an unknown number of"
+    return (
+        f"At batch {row.batch_size} break-even is {interval(row.break_even_length)} tokens and {reached} are reached: "
+        f"speed-up {interval(row.speedup)}"
+    )
+
+
+def _picture(name: str, width: float, rows: list[Row], said: str) -> Markup:
+    height, left, top, bottom = 320.0, 44.0, 34.0, 272.0
+    most = max((row.break_even.max_accept_length or 0 for row in rows if row.break_even), default=0)
+    needed = max(row.break_even_length.high for row in rows if row.break_even_length)
+    reached = max((row.candidate.accept_length.high for row in rows if row.candidate.accept_length), default=1.0)
+    high = max(most + 0.5, min(needed * 1.08, 3 * max(most, reached, 2.0)), reached * 1.1, 2.0)
+    tallest = max([1.25, *(min(row.speedup.high, 2 * row.speedup.value) * 1.12 for row in rows)])
+    x, y = Scale(1.0, high, left, width - 16), Scale(0.0, tallest, bottom, top)
+    canvas = Canvas(name, width, height)
+    if most and most < high:
+        canvas.rect(x(most), top, x(high) - x(most), bottom - top, "beyond", f"more than {most} tokens cannot come out")
+        canvas.text(x(high) - 4, top + 14, f"beyond {most}: impossible", "note", "end")
+    canvas.y_axis(y, left, width - 16, "speed-up, ×")
+    canvas.x_axis(x, bottom, "accept length, tokens per verify pass")
+    canvas.line((left, y(1)), (width - 16, y(1)), "even", "break-even: as fast as without speculation")
+    canvas.text(left + 4, y(1) - 5, "as fast as plain decoding", "note")
+    for i, row in enumerate(rows):
+        _line(canvas, i, row, x, y, tallest)
+    return canvas.svg("Speed-up against accept length", said)
+
+
+def _line(canvas: Canvas, i: int, row: Row, x: Scale, y: Scale, tallest: float) -> None:
+    assert row.break_even_length is not None
+    even = row.break_even_length
+
+    def ray(length: float) -> list[tuple[float, float]]:
+        end = min(x.high, tallest * length)
+        return [(x(1.0), y(1.0 / length)), (x(end), y(end / length))]
+
+    if even.interval and i == 0:
+        grid = [x.low + (x.high - x.low) * step / 24 for step in range(25)]
+        upper = [(x(t), y(t / max(even.low, 1e-9))) for t in grid]
+        lower = [(x(t), y(t / even.high)) for t in grid]
+        canvas.area(upper, lower, f"band key{i}", f"batch {row.batch_size}: 95 % interval")
+    canvas.path(ray(even.value), f"line line{i} key{i}")
+    if x.low <= even.value <= x.high:
+        canvas.line((x(even.value), y(1)), (x(even.value), y.start), f"drop key{i}")
+        canvas.mark(
+            x(even.value), y(1), i, "crossing", f"batch {row.batch_size}: break-even at {interval(even)} tokens"
+        )
+        if i == 0:
+            canvas.text(x(even.value) + 4, y.start - 6, f"τ* {number(even.value)}", "note")
+    accepted = row.candidate.accept_length
+    if accepted is None:
+        return
+    at = (x(accepted.value), y(row.speedup.value))
+    if row.speedup.interval:
+        canvas.line((at[0], y(row.speedup.low)), (at[0], y(row.speedup.high)), f"whisker key{i}")
+    if accepted.interval:
+        canvas.line((x(accepted.low), at[1]), (x(accepted.high), at[1]), f"whisker key{i}")
+    canvas.mark(*at, i, f"key{i}", _said(row))
+    end = at[0] > (x.start + x.end) / 2
+    canvas.text(
+        at[0] + (-9 if end else 9),
+        at[1] + 14,
+        f"batch {row.batch_size}: ×{number(row.speedup.value)}",
+        "value",
+        "end" if end else "start",
+    )

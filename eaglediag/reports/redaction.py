@@ -1,0 +1,98 @@
+"""Takes out of a text what names people, machines and places, the same thing by the same stand-in throughout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from eaglediag.capture.model import Capture
+
+#: What a key looks like wherever it stands, and what follows a word that says it is one.
+KEYS = re.compile(
+    r"\b(?:sk|pk|hf|ghp|gho|ghs|ghu|github_pat|glpat|xox[abp]|nvapi|AKIA|ASIA|AIza)[-_]?[A-Za-z0-9_\-]{12,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"
+    r"|\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"
+)
+SECRET = re.compile(
+    r"(?i)((?:api[-_]?key|token|secret|password|passwd|credential|authorization)s?[\"']?(?:\s*[=:]\s*|\s+)(?:bearer\s+)?)"
+    r"(?!<)([^\s\"',;]{6,})"
+)
+BEARER = re.compile(r"(?i)(\bbearer\s+)(?!<)\S+")
+IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
+ADDRESS = re.compile(
+    r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.])"
+    r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){2,7}[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{1,4})*(?![\w:])"
+    r"|(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:])"
+)
+#: Addresses that every machine has say nothing about one.
+EVERYWHERE = {"127.0.0.1", "0.0.0.0", "255.255.255.255", "::1"}
+LOGIN = re.compile(r"(?<![\w.])[\w.+-]+@[\w-][\w.-]*\w")
+DOMAIN = re.compile(
+    r"(?<![\w.@/-])(?:[a-zA-Z0-9-]+\.)+(?:com|net|org|io|ai|cloud|dev|edu|gov|internal|intra|local|lan|corp|home|example)"
+    r"\b(?![\w(-])"
+)
+PACKAGES = re.compile(r"(?:[A-Za-z]:)?(?:/[^\s\"'`:,;=()]*)?/(?:site|dist)-packages/")
+PATH = re.compile(
+    r"(?<![\w.<>/\\])(?:~|\.{1,2})?/(?:[^\s\"'`:,;=()<>\[\]{}|]+/?)+"
+    r"|(?<![\w])[A-Za-z]:\\[^\s\"'`:,;=()<>]+"
+    r"|(?<![\w./<>-])[\w.-]+(?:/[\w.-]+){2,}/?"
+)
+TIME = re.compile(r"^\d{1,2}:\d{2}(?::\d{2})?$")
+DATE = re.compile(r"^\d{1,4}/\d{1,2}/\d{1,4}$")
+#: Absolute paths that are the same everywhere.
+COMMON = ("/dev/null", "/tmp", "/usr/bin/env")
+
+
+class Redactor:
+    """Replaces host names, addresses, logins, paths and keys by numbered stand-ins; equal things stay equal."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._stand_ins: dict[tuple[str, str], str] = {}
+        names = _host_names(capture)
+        self._hosts = re.compile("|".join(rf"(?<![\w]){re.escape(name)}(?![\w])" for name in names)) if names else None
+
+    def __call__(self, text: str) -> str:
+        """The text without what names anybody. Paths inside site-packages keep what follows the package."""
+        text = SECRET.sub(lambda found: f"{found[1]}<key>", BEARER.sub(r"\1<key>", IN_URL.sub("<user>@", text)))
+        text = KEYS.sub("<key>", text)
+        text = LOGIN.sub(lambda found: self._as("login", found[0]), text)
+        text = PATH.sub(lambda found: self._path(found[0]), PACKAGES.sub("", text))
+        if self._hosts is not None:
+            text = self._hosts.sub(lambda found: self._as("host", found[0]), text)
+        text = DOMAIN.sub(lambda found: self._as("host", found[0]), text)
+        return ADDRESS.sub(lambda found: self._address(found[0]), text)
+
+    def _as(self, kind: str, value: str) -> str:
+        number = 1 + sum(known == kind for known, _ in self._stand_ins)
+        return self._stand_ins.setdefault((kind, value), f"<{kind}-{number}>")
+
+    def _address(self, value: str) -> str:
+        return value if value in EVERYWHERE or TIME.match(value) else self._as("address", value)
+
+    def _path(self, value: str) -> str:
+        # A file of the engine, relative to its package, is evidence and no secret.
+        if value in COMMON or DATE.match(value) or value.startswith(("sglang/", "vllm/", "torch/")):
+            return value
+        return self._as("path", value.rstrip("/."))
+
+
+def _host_names(capture: Capture) -> list[str]:
+    """Every name the capture gives to a machine, the longest first; `local` is none."""
+    found: set[str] = {host.name for host in capture.hosts} | {rank.host for rank in capture.instrumentation.ranks}
+    for name, value in capture.server.arguments.items():
+        if isinstance(value, str) and ("host" in name or "addr" in name or "url" in name):
+            found |= set(_machine(value))
+    found |= {name.partition(".")[0] for name in found if not name.replace(".", "").isdigit()}
+    return sorted(
+        (name for name in found if len(name) > 2 and name not in ORDINARY), key=lambda name: (-len(name), name)
+    )
+
+
+#: Words that a setting may hold and that name no machine.
+ORDINARY = {"local", "localhost", "auto", "none", "null", "true", "false", "cuda", "cpu", *EVERYWHERE}
+
+
+def _machine(value: str) -> Iterable[str]:
+    bare = value.rpartition("@")[2].partition("://")[2] or value.rpartition("@")[2]
+    bare = bare.partition("/")[0]
+    return [bare.rpartition(":")[0] if bare.rpartition(":")[2].isdigit() and bare.count(":") == 1 else bare]
