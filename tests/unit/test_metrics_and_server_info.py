@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eaglediag.errors import UsageError
-from eaglediag.probes.evidence.metrics_page import drafting, parse_metrics, verified
+from eaglediag.probes.evidence.metrics_page import drafting, parse_metrics, rank_gauges, verified
 from eaglediag.probes.evidence.server_info import parse_server_info
 from eaglediag.probes.evidence.sglang_args import REDACTED
 from eaglediag.probes.evidence.stream import whole
@@ -44,6 +44,15 @@ def test_a_request_s_first_token_is_not_verifys() -> None:
     """completion_tokens / spec_verify_ct counts the token that prefill made: 3258 / 1629, 27 of them."""
     page = parse_metrics(whole(H200 / "metrics.txt.gz"))
     assert verified(page) == (1629, 3258 - 27)
+
+
+def test_gauges_say_what_a_decode_line_says() -> None:
+    (gauges,) = rank_gauges(parse_metrics(whole(H200 / "metrics.txt.gz")))
+    assert (gauges.running, gauges.accept_length, gauges.graph) == (12, 2.0, False)
+    assert gauges.period_ms == pytest.approx(1000 * 12 * 2.0 / 592.242, rel=1e-5)
+    (idle,) = rank_gauges(parse_metrics('sglang:gen_throughput{tp_rank="0"} 0.0\n'))
+    assert idle.period_ms is None
+    assert idle.graph is None
 
 
 def test_gauges_by_data_parallel_rank() -> None:

@@ -69,6 +69,48 @@ class MetricsSnapshot:
 
 
 @dataclass(frozen=True)
+class RankGauges:
+    """What one DP rank's gauges say: the same as the decode line they were set with, the same trust and the same traps.
+
+    `graph` is of that line's last step, and with speculation of its verify alone.
+    """
+
+    dp_rank: int
+    running: int
+    gen_throughput: float
+    accept_length: float | None
+    graph: bool | None
+
+    @property
+    def period_ms(self) -> float | None:
+        """The decode step or cycle that the throughput comes from; None while nothing runs.
+
+        Meaningless when the server was idle since the last decode line: use it between two pages under one steady load.
+        """
+        if self.running <= 0 or self.gen_throughput <= 0:
+            return None
+        return 1000 * self.running * (self.accept_length or 1.0) / self.gen_throughput
+
+
+def rank_gauges(page: MetricsSnapshot) -> list[RankGauges]:
+    """SGLang's gauges by DP rank."""
+    throughputs = page.by_dp_rank("sglang:gen_throughput")
+    running = page.by_dp_rank("sglang:num_running_reqs")
+    lengths = page.by_dp_rank("sglang:spec_accept_length")
+    graphs = page.by_dp_rank("sglang:is_cuda_graph")
+    return [
+        RankGauges(
+            dp_rank=rank,
+            running=int(running.get(rank, 0)),
+            gen_throughput=throughput,
+            accept_length=lengths.get(rank) or None,
+            graph=None if rank not in graphs else graphs[rank] > 0,
+        )
+        for rank, throughput in sorted(throughputs.items())
+    ]
+
+
+@dataclass(frozen=True)
 class Drafting:
     """Counted drafts, as vLLM's counters have them, over the server's life or between two pages.
 

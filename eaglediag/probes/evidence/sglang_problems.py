@@ -57,7 +57,7 @@ def of_the_lines(series: dict[Rank, DecodeSeries], server: Server, interval: int
     if unusable == lines:
         yield Problem(
             code="no_usable_lines",
-            message=f"none of the {lines} decode lines follows another at the same #running-req: there are no step times",
+            message=f"none of the {lines} decode lines follows another at the same #running-req: no step times",
             advice="give more of the log: at least three decode lines in a row under a steady load",
         )
     elif unusable:
