@@ -143,6 +143,42 @@ def test_any_numbers(lines: list[tuple[int, int, float, float, bool]]) -> None:
     plausible(imported(text))
 
 
+LONG = 200_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Decode batch, #running-req: 1, #token: 1, " + "a: 1, " * LONG,
+        "Decode batch, #running-req: 1, #token: 1, " + "a" * LONG,
+        "Decode batch" * LONG,
+        "[2026-01-02 12:00:00] " * LONG + "Decode batch",
+        "Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 1" + ", a: 1" * LONG,
+        "Capture " + "draft " * LONG,
+        "Capture " * LONG,
+        "Capturing batches:" * LONG,
+        "Capturing batches (" * LONG,
+        "Disable " * LONG,
+        "server_args=" + "(" * LONG,
+        "server_args=ServerArgs(a=" + "-" * LONG + "1)",
+        "server_args=" * LONG,
+        "Engine startup timings (s): " + "cuda_graph={" * LONG,
+        "SpecDecoding metrics: " + "Accepted: " * LONG,
+        "LLM engine (v0.11.0) " + "SpeculativeConfig(" * LONG,
+        "cudagraph_mode " * LONG,
+        "Per-position acceptance rate: " + "0.1, " * LONG,
+    ],
+    ids=lambda line: line[:24],
+)
+def test_long_lines_take_no_long_time(line: str) -> None:
+    sglang_log.parse_line(line)
+    log = VllmLog()
+    log.feed(line + "\n")
+    log.finish()
+    plausible(imported(line + "\n" + steady(10, 2, 5.0)))
+
+
 def test_the_quick_reading_of_a_line_agrees_with_the_thorough_one() -> None:
     """Feeding a log takes shortcuts; every line that takes one must read as `parse_line` reads it."""
     quick, thorough = SglangLog(), SglangLog()

@@ -182,13 +182,18 @@ Event: TypeAlias = (
     | WeightsLoaded | Ready | GraphDisabled | SpeculationChanged | StartupTimings | Trouble | Unreadable
 )  # fmt: skip
 
+#: No decode or prefill line is longer, no other record of use either; beyond it nothing is looked at.
+LONGEST_BATCH_LINE: Final = 2000
+LONGEST_RECORD: Final = 1_000_000
+LONGEST_MESSAGE: Final = 20_000
+
 DECODE: Final = "Decode batch"
 PREFILL: Final = "Prefill batch"
 #: Every line that yields an event contains one of these; a cheap test before any expression is tried.
 MARKS: Final = re.compile(
     r"Decode batch|Prefill batch|Capture |Capturing |server_args=|Load weight |ready to roll|tartup timings|"
-    r"raph is disabled|isabl\w+ [\w ]*(?:graph|GRAPH|Graph)|reset to \d+ for speculative|for speculative decoding|"
-    r"peculative decoding (?:is )?(?:not|disabled)|Traceback \(most|Scheduler hit an exception|Capture .*failed|"
+    r"raph is disabled|isabl\w{1,8} [\w ]{0,80}(?:graph|GRAPH|Graph)|"
+    r"reset to \d+ for speculative|for speculative decoding|peculative decoding (?:is )?(?:not|disabled)|Traceback \(most|Scheduler hit an exception|"
     r"out of memory|Killed|rank died|Initialization failed"
 )
 
@@ -222,10 +227,13 @@ _RECORD: Final = re.compile(
 )
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
-_CAPTURE: Final = re.compile(r"Capture ((?:[A-Za-z-]+ )*?)(?:(?:\w+) [Gg]raphs? )?(begin|end)\b(.*)", re.DOTALL)
+_CAPTURE: Final = re.compile(
+    r"Capture ((?:[A-Za-z-]{1,20} ){0,6}?)(?:\w{1,20} [Gg]raphs? )?(begin|end)\b(.*)", re.DOTALL
+)
 _CAPTURE_SIZES: Final = re.compile(r"Capture (?:cuda|cpu|npu) graph (bs|num tokens) \[([\d, ]*)\]")
 _PROGRESS: Final = re.compile(
-    r"(Capturing|Compiling) (batches|num tokens)(?: \((?:(?:bs|num_tokens)=(\d+))?[^)]*\))?:.*?(\d+)/(\d+)"
+    r"(Capturing|Compiling) (batches|num tokens)(?: \((?:(?:bs|num_tokens)=(\d{1,9}))?[^)]{0,80}\))?:"
+    r".{0,120}?(\d{1,9})/(\d{1,9})"
 )
 _SIZES: Final = re.compile(r"\b(bs|num_tokens)=\[([\d, ]*)\]")
 _PER_REQUEST: Final = re.compile(r"num_tokens_per_(?:bs|req)=(\d+)")
@@ -257,6 +265,7 @@ _PHASES: Final[dict[str, tuple[Phase, bool]]] = {
 
 def parse_line(line: str) -> list[Event]:
     """The events in one physical line of a log; empty for a line that says nothing of use. Never raises."""
+    line = line[:LONGEST_RECORD]
     if not MARKS.search(line):
         return []
     if "\x1b" in line:
@@ -269,7 +278,7 @@ def parse_line(line: str) -> list[Event]:
 
 def decode_line(line: str, start: int) -> DecodeLine | Unreadable:
     """The one decode line in `line`, whose mark stands at `start`."""
-    found = _DECODE_LINE.match(line, start)
+    found = _DECODE_LINE.match(line, start, start + LONGEST_BATCH_LINE)
     if found is None:
         return Unreadable(line)
     running, token, accept_len, accept_rate, graph, throughput, queue = found.groups()
@@ -295,7 +304,7 @@ def prefill_running(line: str, start: int) -> int | None:
 
 def prefill_line(line: str, start: int) -> PrefillLine | Unreadable:
     """The one prefill line in `line`, whose mark stands at `start`."""
-    found = _PREFILL_LINE.match(line, start)
+    found = _PREFILL_LINE.match(line, start, start + LONGEST_BATCH_LINE)
     if found is None:
         return Unreadable(line)
     new_seq, new_token, running, graph = found.groups()
@@ -387,6 +396,8 @@ def _record(text: str) -> list[Event]:
         return [prefill_line(text, start)]
     stamp = prefix(text, _message_start(text))[0]
     message = text[_message_start(text) :].strip()
+    if not message.startswith("server_args="):
+        message = message[:LONGEST_MESSAGE]
     if "Capturing " in message or message.startswith("Compiling "):
         return _progress(message)
     if "Capture " in message:

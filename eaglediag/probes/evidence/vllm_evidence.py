@@ -37,6 +37,8 @@ from eaglediag.probes.evidence.vllm_log import (
 
 #: Seconds between two engine lines (VLLM_LOG_STATS_INTERVAL).
 LOG_INTERVAL_S = 10.0
+#: An engine configuration takes a few thousand characters; beyond this nothing is looked at.
+LONGEST_LINE = 100_000
 #: Lines kept for one batch size: the last ones, enough for a day at one load.
 KEPT = 10_000
 
@@ -78,6 +80,7 @@ class VllmLog:
         lines = text.split("\n")
         self.lines += len(lines) - (not lines[-1])
         for line in lines:
+            line = line[:LONGEST_LINE]
             if ' HTTP/1.1" ' in line or not MARK.search(line):
                 continue
             if "Avg generation throughput:" in line:

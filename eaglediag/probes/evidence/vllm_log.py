@@ -43,13 +43,13 @@ _CONFIG = {
     "data_parallel_size": re.compile(r"data_parallel_size=(\d+)"),
     "enforce_eager": re.compile(r"enforce_eager=(True|False)"),
     "speculative_method": re.compile(r"SpeculativeConfig\(method='([^']*)'"),
-    "speculative_model": re.compile(r"SpeculativeConfig\(.*?\bmodel=(?:'([^']*)')?"),
-    "num_speculative_tokens": re.compile(r"SpeculativeConfig\(.*?\bnum_spec(?:ulative)?_tokens=(\d+)"),
+    "speculative_model": re.compile(r"SpeculativeConfig\(.{0,400}?\bmodel=(?:'([^']*)')?"),
+    "num_speculative_tokens": re.compile(r"SpeculativeConfig\(.{0,400}?\bnum_spec(?:ulative)?_tokens=(\d+)"),
     "cudagraph_mode": re.compile(r"'?cudagraph_mode'?[:=] ?<?(?:CUDAGraphMode\.)?(\w+)"),
     "cudagraph_capture_sizes": re.compile(r"'?cudagraph_capture_sizes'?[:=] ?\[([\d, ]*)\]"),
 }
 _DOWNGRADE = re.compile(
-    r"(?i)overrid\w+ cudagraph_mode|cudagraph_mode.*not supported|setting cudagraph_mode|"
+    r"(?i)overrid\w+ cudagraph_mode|cudagraph_mode.{0,200}not supported|setting cudagraph_mode|"
     r"cudagraphs? (?:is|are) disabled|disabl\w+ (?:full )?cuda ?graph|skipping cuda ?graph"
 )
 
