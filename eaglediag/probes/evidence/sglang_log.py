@@ -192,9 +192,9 @@ PREFILL: Final = "Prefill batch"
 #: Every line that yields an event contains one of these; a cheap test before any expression is tried.
 MARKS: Final = re.compile(
     r"Decode batch|Prefill batch|Capture |Capturing |server_args=|Load weight |ready to roll|tartup timings|"
-    r"raph is disabled|isabl\w{1,8} [\w ]{0,80}(?:graph|GRAPH|Graph)|"
-    r"reset to \d+ for speculative|for speculative decoding|peculative decoding (?:is )?(?:not|disabled)|Traceback \(most|Scheduler hit an exception|"
-    r"out of memory|Killed|rank died|Initialization failed"
+    r"raph is disabled|isabl\w{1,8} [\w ]{0,80}(?:graph|GRAPH|Graph)|reset to \d+ for speculative|"
+    r"for speculative decoding|peculative decoding (?:is )?(?:not|disabled)|Traceback \(most|"
+    r"Scheduler hit an exception|out of memory|Killed|rank died|Initialization failed"
 )
 
 _NUMBER: Final = r"(\d{1,12}(?:\.\d{1,12})?)"
