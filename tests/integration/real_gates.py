@@ -1,7 +1,7 @@
 """Runs in the engine's Python: SGLang's real gates, traced, asked about batches that each fail one condition.
 
-Usage: real_gates.py PAYLOAD_FOLDER. Prints a JSON object: scenario -> {answer, denials}. The gates run on bare
-instances that hold what the methods read; their code is the release's own, rewritten.
+Usage: real_gates.py PAYLOAD_FOLDER [BENCHMARK]. Prints a JSON object: scenario -> {answer, denials}. The gates run on
+bare instances that hold what the methods read; their code is the release's own, rewritten.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import runpy
 import sys
 from contextlib import nullcontext
 from typing import Any
@@ -144,6 +145,14 @@ def scenarios() -> dict[str, tuple[Any, Any]]:
     }
 
 
+def benchmark(script: str) -> None:
+    """Measure the real gate with the `measure` of benchmarks/gate_cost.py; exit 1 when it costs too much."""
+    measure = runpy.run_path(script)["measure"]
+    tracer = payload(sys.argv[1]).Tracer(lambda: ("verify", 12))
+    title = f"SGLang's {Runner.__name__}.{GATE}"
+    sys.exit(not measure(title, vars(Runner)[GATE], runner(), batch(4), batch(12), tracer))
+
+
 def main() -> None:
     tracer = payload(sys.argv[1]).Tracer(lambda: ("verify", 2))
     for owner, name, kind in (
@@ -188,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(sys.argv[2]) if len(sys.argv) > 2 else main()

@@ -182,6 +182,10 @@ def test_traced_functions_do_exactly_what_they_did(source: str, values: list[Any
         tracer = trace(function)
         assert _outcome(function, world, given_argument) == expected, source
         _check(tracer, function, world, expected, source)
+        first = tracer.denials()
+        assert _outcome(function, world, given_argument) == expected, source
+        assert _outcome(function, world, given_argument) == expected, source
+        assert tracer.denials() == [{**denial, "count": 3} for denial in first], source
 
 
 def _check(tracer: Tracer, function: FunctionType, world: World, outcome: tuple[Any, ...], source: str) -> None:

@@ -187,19 +187,20 @@ def _gate(
 ) -> Gate:
     device = re.match(r"hardware_backend/(\w+)/", file)
     calls = [call.func.attr for call in gate_calls(function) if isinstance(call.func, ast.Attribute)]
+    phases = row.phases if row is not None else _phases(file, qualname)
     digest = source_hash(ast.get_source_segment(source, function) or "")
     return Gate(
         module="sglang.srt." + file.removesuffix(".py").replace("/", "."),
         qualname=qualname,
         kind=kind,
-        phases=row.phases if row is not None else _phases(file, qualname),
+        phases=phases,
         file=path,
         line=function.lineno,
         source_hash=digest,
         conditions=tuple(conditions(function, kind)),
         how="table" if row is not None else "pattern",
         settles=row.settles if row is not None else True,
-        condition_phases=row.condition_phases if row is not None else (),
+        condition_phases=row.condition_phases if row is not None else phases,
         device=device[1] if device else "",
         known=digest[:12] in HASHES.get(file, {}).get(qualname, ()),
         asks=tuple(dict.fromkeys(calls)),
