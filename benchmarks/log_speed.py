@@ -43,8 +43,9 @@ def write_log(path: Path, size: int, decode_only: bool) -> int:
                     decodes += 1
                     lines.append(
                         f"{prefix} Decode batch, #running-req: {running[rank]}, #token: {token[rank]}, "
-                        f"token usage: 0.21, accept len: {generator.uniform(2.2, 2.8):.2f}, accept rate: 0.50, cuda graph: True, "
-                        f"gen throughput (token/s): {generator.uniform(1500, 1700):.2f}, #queue-req: 0\n"
+                        f"token usage: 0.21, accept len: {generator.uniform(2.2, 2.8):.2f}, accept rate: 0.50, "
+                        f"cuda graph: True, gen throughput (token/s): {generator.uniform(1500, 1700):.2f}, "
+                        "#queue-req: 0\n"
                     )
                 elif kind < 0.6:
                     running[rank] = generator.randint(1, 64)
