@@ -6,8 +6,8 @@ Whatever ends it early, what was measured until then is in the capture, marked p
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,10 @@ class Session:
     agents: Agents | None = None
     sampling: dict[str, Sampling] = field(default_factory=dict)
     profiles: list[Profile] = field(default_factory=list)
+    #: Called when the server is ready, before anything is measured; and held while a load runs. With these, several
+    #: servers on one GPU start together and then take turns.
+    on_ready: Callable[[], None] = lambda: None
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
 
     def run(self, hosts: Sequence[Host]) -> None:
         """Probe. Raises what went wrong, after noting it in the capture."""
@@ -149,6 +153,7 @@ class Session:
             stack.enter_context(server)
             server.start()
         servers[0].wait_ready(plan.ready_timeout_s, servers[1:])
+        self.on_ready()
         self.agents = Agents(places)
         try:
             self._measure(servers, self.agents)
@@ -169,7 +174,7 @@ class Session:
         if load.random_input_len is not None and not load.prompts:
             vocabulary = (self.ranks[0].get("model") or {}).get("vocab_size") if self.ranks else None
             load.prompts = random_prompts(load.random_input_len, int(vocabulary or 32000), load.seed)
-        client = Client(server.host, server.launch.port, load, server.launch.api_key)
+        client = Client(server.host, server.launch.port, load, server.launch.api_key, self.turn)
         client.choose_endpoint()
         self.endpoint = client.endpoint
         for concurrency in load.concurrency:

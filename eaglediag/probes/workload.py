@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -127,12 +128,20 @@ class Result:
 
 
 class Client:
-    """Sends requests to the server through the host's connection, one connection a thread."""
+    """Sends requests to the server through the host's connection, one connection a thread; `turn` is held meanwhile."""
 
-    def __init__(self, host: Host, port: int, load: Load, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        port: int,
+        load: Load,
+        api_key: str | None = None,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.host = host
         self.port = port
         self.load = load
+        self.turn = turn or nullcontext()
         self.endpoint: Endpoint = load.endpoint
         self.headers = {"Content-Type": "application/json"}
         if api_key:
@@ -210,18 +219,20 @@ class Client:
             if connection is not None:
                 connection.close()
 
-        started, begin = time.time(), time.monotonic()
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(concurrency, count))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            # Not a bare join: Ctrl-C must get through while the load runs.
-            while thread.is_alive():
-                thread.join(0.2)
+        with self.turn:
+            started, begin = time.time(), time.monotonic()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                # Not a bare join: Ctrl-C must get through while the load runs.
+                while thread.is_alive():
+                    thread.join(0.2)
+            spent = time.monotonic() - begin
         if lost:
             raise lost[0]
         order = sorted(requests)
-        return Result(started, time.monotonic() - begin, [requests[n] for n in order], [texts[n] for n in order])
+        return Result(started, spent, [requests[n] for n in order], [texts[n] for n in order])
 
     def _numbered(self, count: int) -> Iterator[tuple[int, Prompt]]:
         """The same prompts in the same order for every window and arm."""
