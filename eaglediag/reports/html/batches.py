@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from markupsafe import Markup
 
 from eaglediag.analysis.figures import interval, number
 from eaglediag.analysis.measured import Arm, BatchCost
-from eaglediag.analysis.pairing import Row
+from eaglediag.analysis.pairing import MIN_STEPS, Row
 from eaglediag.analysis.statistics import Estimate
 from eaglediag.capture.model import Capture
-from eaglediag.reports.html.drawing import Canvas, Point, Scale, plain
+from eaglediag.reports.html.drawing import Canvas, Point, Scale, plain, short
 from eaglediag.reports.html.figure import Figure, Material, method_of
 from eaglediag.reports.tables import Table
 
 
 def figure(material: Material) -> Figure | None:
     """The figure, or None when no batch size was measured."""
-    arms = [side.arm for side in material.sides]
+    arms = [_steady(side.arm) for side in material.sides]
     sizes = sorted({size for arm in arms for size in arm.batches})
     if not sizes:
         return None
@@ -44,7 +45,7 @@ def figure(material: Material) -> Figure | None:
         draw=draw,
         table=_table(arms, material.rows, sizes),
         measured=f"Mean periods: {method_of(material.candidate.capture)}. Bars are 95 % intervals. "
-        "Lines only join what was measured; nothing is said outside.",
+        f"Lines only join what was measured, batch sizes with at least {MIN_STEPS} steps; nothing is said outside.",
         findings=("beyond_captured", "fixed_cost", "baseline_eager", "cannot_win", "acceptance_falls_with_batch"),
         keys=(
             *((f"line line{i} key{i}", f"{arm.name}, ms a {_what(arm)}") for i, arm in enumerate(arms)),
@@ -55,6 +56,12 @@ def figure(material: Material) -> Figure | None:
             ),
         ),
     )
+
+
+def _steady(arm: Arm) -> Arm:
+    """The arm without batch sizes that only occurred in passing, unless there are no others."""
+    steady = {size: cost for size, cost in arm.batches.items() if cost.steps >= MIN_STEPS}
+    return replace(arm, batches=steady or arm.batches)
 
 
 def captured(capture: Capture) -> int | None:
@@ -141,7 +148,7 @@ def _picture(
     for offset, (whose, size) in enumerate(largest.items()):
         bottom = height - 44 if judged else middle
         canvas.line((x(size), top), (x(size), bottom), "limit", f"{whose}: largest captured graph, {size} requests")
-        canvas.text(x(size) - 5, top + 12 + 14 * offset, f"{whose}: captured ≤ {size}", "note", "end")
+        canvas.text(x(size) - 5, top + 12 + 14 * offset, f"{short(whose)}: captured ≤ {size}", "note", "end")
     for i, arm in enumerate(arms):
         points = [(cost.batch_size, cost.period) for cost in arm.batches.values()]
         _series(canvas, x, cost_scale, points, i, f"{arm.name}, ms a {_what(arm)}")
@@ -185,7 +192,8 @@ def _series(canvas: Canvas, x: Scale, y: Scale, points: Sequence[tuple[int, Esti
     for (size, value), place in zip(points, drawn, strict=True):
         canvas.mark(*place, i, f"key{i}", f"batch {size}, {what}: {interval(value)}")
     if drawn:
-        canvas.text(drawn[0][0] + 8, drawn[0][1] - 7, number(points[0][1].value), "value")
+        # The lower line of each panel has its first value under it.
+        canvas.text(drawn[0][0] + 8, drawn[0][1] + (-7 if i % 2 else 17), number(points[0][1].value), "value")
 
 
 def _apart(sizes: Sequence[int], x: Scale) -> list[float]:

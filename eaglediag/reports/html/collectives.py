@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from eaglediag.analysis.sentences import PHASE_NAMES
 from eaglediag.capture.model import Capture, Phase
-from eaglediag.reports.html.drawing import Canvas, Scale
+from eaglediag.reports.html.drawing import Canvas, Scale, short
 from eaglediag.reports.html.figure import Figure, Material
 from eaglediag.reports.tables import Table
 
@@ -92,7 +92,7 @@ def calls(capture: Capture) -> list[Calls]:
 def _picture(name: str, width: float, found: list[Calls], said: str) -> Markup:
     narrow = width < 500
     backends = list(dict.fromkeys(one.backend for one in found))
-    left, line = (8.0, 36.0) if narrow else (170.0, 26.0)
+    left, line = (8.0, 36.0) if narrow else (210.0, 26.0)
     right = 52.0
     rows = list(dict.fromkeys((one.arm, one.phase, one.in_graph) for one in found))
     totals = {row: sum(one.per_pass for one in found if (one.arm, one.phase, one.in_graph) == row) for row in rows}
@@ -102,7 +102,7 @@ def _picture(name: str, width: float, found: list[Calls], said: str) -> Markup:
     for i, row in enumerate(rows):
         arm, phase, in_graph = row
         y = 10 + line * i
-        words = f"{arm}: {PHASE_NAMES[phase]}, {'in graph' if in_graph else 'launched'}"
+        words = f"{short(arm)}: {PHASE_NAMES[phase]}, {'in graph' if in_graph else 'launched'}"
         if narrow:
             canvas.text(left, y + 10, words, "value")
         else:

@@ -11,7 +11,7 @@ from eaglediag.analysis.measured import BatchCost
 from eaglediag.analysis.sentences import PHASE_NAMES
 from eaglediag.capture.model import Phase
 from eaglediag.reports.html.drawing import Canvas, Scale
-from eaglediag.reports.html.figure import Figure, Material, Side, method_of, spread
+from eaglediag.reports.html.figure import Figure, Material, Side, method_of, parts_method_of, spread
 from eaglediag.reports.tables import Table
 
 ORDER: tuple[Phase, ...] = ("decode", "draft", "verify", "draft_extend", "extend", "idle")
@@ -55,7 +55,7 @@ def figure(material: Material) -> Figure | None:
         return None
     panels = [(cost, _spans(material, side, cost)) for cost in spread(costs, MOST)]
     every = [(cost, span) for cost in costs for span in _spans(material, side, cost)]
-    said = "; ".join(_said(cost, spans) for cost, spans in panels)
+    said = ". ".join(_said(cost, spans) for cost, spans in panels)
 
     def draw(name: str, width: float) -> Markup:
         return _picture(name, width, panels, said)
@@ -74,8 +74,9 @@ def figure(material: Material) -> Figure | None:
                 for cost, span in every
             ),
         ),
-        measured=f"Means per {what}: {method_of(side.capture)}. Parts and gap add up to the mean period from the start "
-        "of one to the start of the next; inside the gap are scheduling, sampling and the handling of results.",
+        measured=f"Means per {what}. Parts: {parts_method_of(side.capture)}; the period: {method_of(side.capture)}. "
+        "Parts and gap add up to the mean period from the start of one to the start of the next; inside the gap are "
+        "scheduling, sampling and the handling of results.",
         findings=("graph_denied", "never_graphed", "fixed_cost", "launch_bound", "compute_bound", "baseline_eager"),
         keys=(
             *(
@@ -99,7 +100,7 @@ def _spans(material: Material, side: Side, cost: BatchCost) -> list[Span]:
 
 
 def _parts(cost: BatchCost, arm: str, speculative: bool) -> list[Span]:
-    step = f"{arm}: {'cycle' if speculative else 'decode step'}"
+    step = f"{arm}: {'cycle' if speculative else 'step'}"
     start, spans = 0.0, []
     for phase in ORDER:
         if phase in cost.parts:
@@ -114,7 +115,8 @@ def _parts(cost: BatchCost, arm: str, speculative: bool) -> list[Span]:
 def _said(cost: BatchCost, spans: list[Span]) -> str:
     own = [span for span in spans if span.step == spans[-1].step]
     parts = ", ".join(f"{span.name} {number(span.ms)}{f' ({span.how})' if span.how else ''}" for span in own)
-    return f"At batch {cost.batch_size}, {own[0].step} takes {number(cost.period.value)} ms: {parts}"
+    arm, _, what = own[0].step.rpartition(": ")
+    return f"At batch {cost.batch_size} a {what} of {arm} takes {number(cost.period.value)} ms: {parts}"
 
 
 def _picture(name: str, width: float, panels: list[tuple[BatchCost, list[Span]]], said: str) -> Markup:
@@ -151,9 +153,9 @@ def _picture(name: str, width: float, panels: list[tuple[BatchCost, list[Span]]]
             )
             words = f"{number(span.ms)} ms {span.how}".rstrip()
             if narrow:
-                canvas.text(left, y + 10, f"{span.step.split(': ')[-1]}, {span.name}: {words}", "value")
+                canvas.text(left, y + 10, f"{span.step.rpartition(': ')[2]}, {span.name}: {words}", "value")
             else:
-                canvas.text(left - 8, y + 14, f"{span.step.split(': ')[-1]}: {span.name}", "tick", "end")
+                canvas.text(left - 8, y + 14, f"{span.step.rpartition(': ')[2]}: {span.name}", "tick", "end")
                 canvas.text(x(span.start + max(span.ms, 0.0)) + 5, y + 14, words, "value")
         canvas.x_axis(x, bottom, "ms from the start of the step")
         top += height

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from eaglediag.reports.untrusted import printable
 
 Point = tuple[float, float]
-#: Longer words are cut in a picture; its table has them whole.
+#: Longer names are cut in a picture; its table has them whole.
 LONGEST = 34
 
 
@@ -52,7 +52,7 @@ def plain(value: float) -> str:
 
 
 def short(words: str) -> str:
-    """Words that fit a picture."""
+    """A name that fits a picture."""
     return words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
 
 
@@ -132,9 +132,7 @@ class Canvas:
 
     def text(self, x: float, y: float, words: str, look: str = "", anchor: str = "start") -> None:
         """A line of text."""
-        self._add(
-            '<text x="{}" y="{}" class="{}" text-anchor="{}">{}</text>', float(x), float(y), look, anchor, short(words)
-        )
+        self._add('<text x="{}" y="{}" class="{}" text-anchor="{}">{}</text>', float(x), float(y), look, anchor, words)
 
     def x_axis(self, scale: Scale, y: float, title: str, values: Sequence[float] | None = None) -> None:
         """An axis along the bottom, its title under it."""

@@ -103,6 +103,16 @@ def method_of(capture: Capture) -> str:
     return "nothing: no steps were recorded"
 
 
+def parts_method_of(capture: Capture) -> str:
+    """How the parts of its steps were measured, in words."""
+    for window in capture.windows:
+        for batch in (batch for rank in window.ranks for batch in rank.batches):
+            for part in batch.parts:
+                on_device = batch.period_ms.method == "cuda_event" or part.host_ms is None
+                return METHODS["cuda_event" if on_device else "host_clock"]
+    return "not known"
+
+
 def spread(costs: Sequence[BatchCost], most: int) -> list[BatchCost]:
     """At most `most` of the batch sizes, the smallest and the largest among them."""
     if len(costs) <= most:

@@ -20,7 +20,7 @@ def figure(material: Material) -> Figure | None:
     if not judged or material.comparison is None:
         return None
     shown = judged if len(judged) <= MOST else [judged[round(i * (len(judged) - 1) / (MOST - 1))] for i in range(MOST)]
-    said = "; ".join(_said(row) for row in shown)
+    said = ". ".join(_said(row) for row in shown)
 
     def draw(name: str, width: float) -> Markup:
         return _picture(name, width, shown, said)
@@ -57,13 +57,14 @@ def _picture(name: str, width: float, rows: list[Row], said: str) -> Markup:
     canvas = Canvas(name, width, height)
     if most and most < high:
         canvas.rect(x(most), top, x(high) - x(most), bottom - top, "beyond", f"more than {most} tokens cannot come out")
-        canvas.text(x(high) - 4, top + 14, f"beyond {most}: impossible", "note", "end")
+        canvas.text(x(high) - 4, bottom - 6, f"beyond {most}: impossible", "note", "end")
     canvas.y_axis(y, left, width - 16, "speed-up, ×")
     canvas.x_axis(x, bottom, "accept length, tokens per verify pass")
     canvas.line((left, y(1)), (width - 16, y(1)), "even", "break-even: as fast as without speculation")
-    canvas.text(left + 4, y(1) - 5, "as fast as plain decoding", "note")
+    canvas.text(width - 20, y(1) + 14, "as fast as plain decoding", "note", "end")
     for i, row in enumerate(rows):
         _line(canvas, i, row, x, y, tallest)
+    _labels(canvas, rows, x, y)
     return canvas.svg("Speed-up against accept length", said)
 
 
@@ -97,11 +98,16 @@ def _line(canvas: Canvas, i: int, row: Row, x: Scale, y: Scale, tallest: float) 
     if accepted.interval:
         canvas.line((x(accepted.low), at[1]), (x(accepted.high), at[1]), f"whisker key{i}")
     canvas.mark(*at, i, f"key{i}", _said(row))
-    end = at[0] > (x.start + x.end) / 2
-    canvas.text(
-        at[0] + (-9 if end else 9),
-        at[1] + 14,
-        f"batch {row.batch_size}: ×{number(row.speedup.value)}",
-        "value",
-        "end" if end else "start",
-    )
+
+
+def _labels(canvas: Canvas, rows: list[Row], x: Scale, y: Scale) -> None:
+    """Each run's speed-up beside its point, from the lowest up, far enough apart to be read."""
+    below = y.start
+    for row in sorted(rows, key=lambda row: row.speedup.value):
+        if row.candidate.accept_length is None:
+            continue
+        at = x(row.candidate.accept_length.value)
+        end = at > (x.start + x.end) / 2
+        below = min(y(row.speedup.value) + 14, below - 15)
+        words = f"batch {row.batch_size}: ×{number(row.speedup.value)}"
+        canvas.text(at + (-10 if end else 10), below, words, "value", "end" if end else "start")

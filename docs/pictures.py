@@ -1,0 +1,71 @@
+"""Draws the pictures of the documentation: python -m docs.pictures DEMO_FOLDER
+
+The folder is what `eaglediag demo -o DEMO_FOLDER` left; the others come from recordings on H200s in tests/data.
+Needs Chromium and chromedriver.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from eaglediag.capture import store
+from eaglediag.capture.model import CapturedGraphs
+from tests import recorded_collectives, recordings
+from tests.browser import Browser
+from tests.invoke import eaglediag
+
+PICTURES = Path(__file__).with_name("pictures")
+DEMO = {
+    "header": "demo-verdict",
+    "#cycle .wide": "demo-cycle",
+    "#acceptance .wide": "demo-acceptance",
+    "#timeline1 .wide": "demo-timeline",
+}
+H200 = {
+    "header": "h200-verdict",
+    "#speedup .wide": "h200-speedup",
+    "#cycle .wide": "h200-cycle",
+    "#batches .wide": "h200-batches",
+}
+
+
+def main() -> None:
+    """Draw them all."""
+    demo = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name, Browser() as browser:
+        folder = Path(name)
+        baseline, eagle = recordings.captures()
+        # The server's log names the sizes it captured; the records do not.
+        graphs = CapturedGraphs(sizes=list(range(1, 9)))
+        baseline.server.captured, eagle.server.captured = {"decode": graphs}, {"verify": graphs}
+        for one, file in ((baseline, "baseline"), (eagle, "eagle"), (recorded_collectives.capture(), "tp2")):
+            store.write(one, folder / f"{file}.json")
+        h200 = folder / "baseline.json", folder / "eagle.json"
+        draw(browser, (demo / "baseline.json", demo / "eagle.json"), folder / "demo.html", DEMO)
+        draw(browser, h200, folder / "h200.html", H200)
+        draw(browser, (folder / "tp2.json",), folder / "tp2.html", {"#collectives .wide": "h200-collectives"})
+        draw(browser, h200, folder / "dark.html", {"#cycle .narrow": "h200-cycle-dark-phone"}, width=380, dark=True)
+
+
+def draw(
+    browser: Browser,
+    captures: tuple[Path, ...],
+    page: Path,
+    wanted: dict[str, str],
+    *,
+    width: int = 860,
+    dark: bool = False,
+) -> None:
+    """Write the report of some captures and take pictures of its elements."""
+    ran = eaglediag("report", *captures, "--html", page)
+    if ran.code:
+        raise SystemExit(ran.err)
+    browser.open(page, width, 1200, dark=dark)
+    for selector, name in wanted.items():
+        (PICTURES / f"{name}.png").write_bytes(browser.picture(selector))
+
+
+if __name__ == "__main__":
+    main()
