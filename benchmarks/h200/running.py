@@ -73,6 +73,17 @@ class Probed:
     error: str = ""
 
 
+def _not_company(probed: Sequence[Probed]) -> None:
+    """Servers that take turns are idle while another is measured: their processes are no others on the GPU."""
+    pids = {rank.pid for one in probed for rank in one.capture.instrumentation.ranks}
+    for one in probed:
+        for host in one.capture.hosts:
+            for gpu in host.gpus:
+                for process in gpu.processes:
+                    process.ours = process.pid in pids
+        store.write(one.capture, one.path)
+
+
 @dataclass
 class Arms:
     """Plans to be probed together; `log` gets every session's progress."""
@@ -104,6 +115,7 @@ class Arms:
             thread.start()
         for thread in threads:
             thread.join()
+        _not_company(list(done.values()))
         return {plan.arm: done[plan.arm] for plan in plans}
 
     def _one(self, plan: Plan, turn: Turn, gate: Gate) -> Probed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,42 +42,56 @@ class Sampling:
 
 
 class GpuSampler:
-    """The sampler on one host. It ends with the connection; nothing here raises for what the sampler cannot do."""
+    """The sampler on one host. It ends with the connection, and what it cannot do it says in `stop`."""
 
     def __init__(self, host: Host, folder: RemoteFolder, python: str) -> None:
         self.host = host
         self.python = python
         self.script = f"{folder.path}/lib/eaglediag_payload/gpu_sampler.py"
         self.file = f"{folder.path}/gpu.jsonl"
-        self.refused = ""
+        self._refused = ""
         self._process: Process | None = None
 
-    def start(self, hz: float, visible: str | None, used: list[int] | None, pids: list[int], path: str) -> None:
-        """Begin sampling; `refused` then says why not, if so. Raises HostError when the host is gone."""
-        spec = {"hz": hz, "visible": visible, "used": used, "pids": pids, "path": path}
+    def start(self, hz: float, ranks: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
+        """Begin to sample the GPUs that these ranks (their agents' markers) work on; all GPUs when they do not say.
+
+        `environment` is the launch command's. Raises HostError when the host is gone.
+        """
+        visible = next((rank["visible_gpus"] for rank in ranks if rank.get("visible_gpus") is not None), None)
+        spec = {
+            "hz": hz,
+            "visible": visible if visible is not None else environment.get("CUDA_VISIBLE_DEVICES"),
+            "used": [int(rank["gpu"]) for rank in ranks if rank.get("gpu") is not None] or None,
+            "pids": [int(rank["pid"]) for rank in ranks],
+            "path": environment.get("PYTHONPATH", ""),
+        }
         process = self.host.popen([self.python, self.script, self.file, json.dumps(spec)])
         answer = _line(process, START_WITHIN_S)
         if answer.get("event") == "sampling":
             self._process = process
             return
-        self.refused = str(answer.get("why") or f"the sampler said nothing: {_last_words(process)}")
+        self._refused = str(answer.get("why") or f"the sampler said nothing: {_last_words(process)}")
         process.kill()
         process.__exit__(None, None, None)
 
-    def stop(self) -> Samples | None:
-        """End sampling and fetch the rows; None when it never began. Raises HostError."""
+    def stop(self, windows: Sequence[Window]) -> Sampling:
+        """End sampling; the GPUs' state over time and in these windows, or why it is not known. Never raises."""
         process, self._process = self._process, None
         if process is None:
-            return None
-        with process:
-            with suppress(OSError):
-                process.stdin.write(b"stop\n")
-                process.stdin.flush()
-            try:
-                process.wait(STOP_WITHIN_S)
-            except TimeoutError:
-                process.kill()
-        return read(self.host.read_file(self.file).decode(errors="replace"))
+            return Sampling(refused=self._refused)
+        try:
+            with process:
+                with suppress(OSError):
+                    process.stdin.write(b"stop\n")
+                    process.stdin.flush()
+                try:
+                    process.wait(STOP_WITHIN_S)
+                except TimeoutError:
+                    process.kill()
+            samples = read(self.host.read_file(self.file).decode(errors="replace"))
+        except HostError as error:
+            return Sampling(refused=error.message)
+        return sampled(samples, windows, self.host.label)
 
 
 def read(text: str) -> Samples:

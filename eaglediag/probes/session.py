@@ -29,14 +29,14 @@ from eaglediag.capture.model import (
 from eaglediag.capture.model import (
     Server as ServerDescription,
 )
-from eaglediag.errors import EaglediagError, HostError, InstrumentationError, Interrupted
+from eaglediag.errors import EaglediagError, InstrumentationError, Interrupted
 from eaglediag.hosts.base import Host
 from eaglediag.probes.agents import Agents, Rows
 from eaglediag.probes.aggregate import rank_window
 from eaglediag.probes.denials import merge_denials
 from eaglediag.probes.evidence.sglang_server import server_from_arguments
 from eaglediag.probes.folder import PARENT, RemoteFolder
-from eaglediag.probes.gpu import GpuSampler, Sampling, sampled
+from eaglediag.probes.gpu import GpuSampler, Sampling
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.overhead import measure_overhead
 from eaglediag.probes.preflight import Preflight, find_python, preflight
@@ -201,35 +201,18 @@ class Session:
         samplers = []
         for (host, folder, python), (_, checked) in zip(agents.places, self.preflights, strict=True):
             ranks = [rank for rank in self.ranks if rank["host"] == host.label]
-            if not checked.found["gpus"] and not any(_on_gpu(rank) for rank in ranks):
-                continue
-            visible = next((rank["visible_gpus"] for rank in ranks if rank.get("visible_gpus") is not None), None)
-            used = [int(rank["gpu"]) for rank in ranks if rank.get("gpu") is not None]
-            environment = self.plan.launch.environment
-            sampler = GpuSampler(host, folder, python)
-            sampler.start(
-                self.plan.gpu_hz,
-                visible if visible is not None else environment.get("CUDA_VISIBLE_DEVICES"),
-                used or None,
-                [int(rank["pid"]) for rank in ranks],
-                environment.get("PYTHONPATH", ""),
-            )
-            if sampler.refused:
-                message = f"{host.label}: no GPU samples: {sampler.refused}"
-                self.problems.append(Problem(code="gpu_sampler", message=message))
-            else:
+            if checked.found["gpus"] or any(_on_gpu(rank) for rank in ranks):
+                sampler = GpuSampler(host, folder, python)
+                sampler.start(self.plan.gpu_hz, ranks, self.plan.launch.environment)
                 samplers.append(sampler)
         return samplers
 
     def _stop_samplers(self, samplers: list[GpuSampler]) -> None:
         for sampler in samplers:
-            try:
-                samples = sampler.stop()
-            except HostError as error:
-                self.problems.append(Problem(code="gpu_sampler", message=error.message, advice=error.advice))
-                continue
-            if samples is not None:
-                self.sampling[sampler.host.label] = sampled(samples, self.windows, sampler.host.label)
+            found = self.sampling[sampler.host.label] = sampler.stop(self.windows)
+            if found.refused:
+                message = f"{sampler.host.label}: no GPU samples: {found.refused}"
+                self.problems.append(Problem(code="gpu_sampler", message=message))
 
     def _set_accept_length(self, agents: Agents, length: float) -> None:
         """Raises InstrumentationError where the server cannot be changed while it runs."""
@@ -401,7 +384,7 @@ class Session:
         """The host with the GPUs that the server uses as the sampler saw them, else all as nvidia-smi lists them."""
         host = checked.host_info(name)
         sampling = self.sampling.get(name)
-        if sampling is not None:
+        if sampling is not None and not sampling.refused:
             host.gpus, host.gpu_sampling = sampling.gpus, sampling.cost
         return host
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from eaglediag.capture.model import Window
 from eaglediag.hosts import open_host
 from eaglediag.probes.evidence import chrome_trace
 from eaglediag.probes.folder import RemoteFolder
-from eaglediag.probes.gpu import GpuSampler, sampled
+from eaglediag.probes.gpu import GpuSampler
 from eaglediag.probes.payload.collectives import Collectives
 from eaglediag.probes.payload.probe_points import ProbePoint
 from eaglediag.probes.payload.recorder import DEVICE, PHASE, Recorder
@@ -120,18 +121,15 @@ def test_the_sampler_sees_the_load(tmp_path: Path) -> None:
     folder = RemoteFolder(host, str(tmp_path))
     folder.ship(sys.executable)
     sampler = GpuSampler(host, folder, sys.executable)
-    sampler.start(10.0, None, [torch.cuda.current_device()], [], "")
-    assert not sampler.refused
+    sampler.start(10.0, [{"gpu": torch.cuda.current_device(), "pid": os.getpid()}], {})
     begin = time.time()
     while time.time() < begin + 3.0:
         work(200)
         torch.cuda.synchronize()
     end = time.time()
     time.sleep(0.7)
-    samples = sampler.stop()
-    assert samples is not None
-    assert not samples.unfinished
-    sampling = sampled(samples, [Window(id="load", started=begin, duration_s=end - begin)], "local")
+    sampling = sampler.stop([Window(id="load", started=begin, duration_s=end - begin)])
+    assert not sampling.refused
     (gpu,) = sampling.gpus
     assert gpu.name == torch.cuda.get_device_name()
     assert gpu.memory_mb

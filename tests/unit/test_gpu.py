@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from eaglediag.capture.model import Window
 from eaglediag.hosts import open_host
 from eaglediag.probes.folder import RemoteFolder
-from eaglediag.probes.gpu import MAX_SAMPLES, GpuSampler, Samples, read, sampled
+from eaglediag.probes.gpu import MAX_SAMPLES, GpuSampler, Samples, Sampling, read, sampled
 from eaglediag.probes.payload.gpu_sampler import COLUMNS, FIELDS, Device, sample_until, visible_devices
 
 RECORDED = Path(__file__).parents[1] / "data" / "h200" / "nvml-h200.json.gz"
@@ -331,48 +332,43 @@ def test_a_file_that_was_cut_off_keeps_what_it_has() -> None:
 class TestOnTheHost:
     """The script itself, as the laptop starts it."""
 
-    def sampler(self, tmp_path: Path, library: str | None) -> tuple[GpuSampler, str]:
-        import sys
-
+    def sampler(self, tmp_path: Path, library: str) -> GpuSampler:
         host = open_host("local")
         folder = RemoteFolder(host, str(tmp_path))
         folder.ship(sys.executable)
-        if library is not None:
-            (tmp_path / "pynvml.py").write_text(library)
-        return GpuSampler(host, folder, sys.executable), str(tmp_path)
+        (tmp_path / "pynvml.py").write_text(library)
+        return GpuSampler(host, folder, sys.executable)
 
     def test_without_the_library_it_is_refused_by_name(self, tmp_path: Path) -> None:
-        sampler, _ = self.sampler(tmp_path, "raise ImportError")
-        sampler.start(10.0, None, None, [], str(tmp_path))
-        assert sampler.refused == "nvidia-ml-py is not in the server's Python"
-        assert sampler.stop() is None
+        sampler = self.sampler(tmp_path, "raise ImportError")
+        sampler.start(10.0, [], {"PYTHONPATH": str(tmp_path)})
+        assert sampler.stop([]) == Sampling(refused="nvidia-ml-py is not in the server's Python")
 
     def test_without_a_driver_it_is_refused_in_nvmls_words(self, tmp_path: Path) -> None:
         library = "class NVMLError(Exception): pass\ndef nvmlInit(): raise NVMLError('Driver Not Loaded')\n"
-        sampler, path = self.sampler(tmp_path, library)
-        sampler.start(10.0, None, None, [], path)
-        assert sampler.refused == "NVML: Driver Not Loaded"
+        sampler = self.sampler(tmp_path, library)
+        sampler.start(10.0, [], {"PYTHONPATH": str(tmp_path)})
+        assert sampler.stop([]).refused == "NVML: Driver Not Loaded"
 
-    def test_it_samples_until_stopped(self, tmp_path: Path) -> None:
+    def test_it_samples_what_the_ranks_use_until_stopped(self, tmp_path: Path) -> None:
         library = (
             "class NVMLError(Exception): value = 3\n"
             "def nvmlInit(): pass\n"
             "def nvmlShutdown(): pass\n"
-            "def nvmlDeviceGetCount(): return 2\n"
+            "def nvmlDeviceGetCount(): return 3\n"
             "def nvmlDeviceGetHandleByIndex(index): return index\n"
             "def nvmlDeviceGetUUID(handle): return f'GPU-{handle}'\n"
-            "def nvmlDeviceGetName(handle): return 'Two'\n"
+            "def nvmlDeviceGetName(handle): return 'Three'\n"
             "def nvmlDeviceGetClockInfo(handle, kind): return 1000 + handle\n"
         )
-        sampler, path = self.sampler(tmp_path, library)
-        sampler.start(50.0, "1", None, [], path)
-        assert not sampler.refused
+        sampler = self.sampler(tmp_path, library)
+        ranks = [{"gpu": 1, "pid": 77, "visible_gpus": "0,2"}]
+        sampler.start(50.0, ranks, {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "1"})
         time.sleep(0.3)
-        samples = sampler.stop()
-        assert samples is not None
-        assert [gpu["index"] for gpu in samples.gpus] == [1]
-        sampling = sampled(samples, [], "local")
-        assert set(sampling.gpus[0].series.sm_mhz) == {1001.0}
+        sampling = sampler.stop([])
+        assert not sampling.refused
+        assert [gpu.index for gpu in sampling.gpus] == [2]
+        assert set(sampling.gpus[0].series.sm_mhz) == {1002.0}
         assert "temperature_c" in sampling.gpus[0].unsupported
         assert sampling.cost is not None
         assert sampling.cost.samples > 3
