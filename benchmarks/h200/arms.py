@@ -73,11 +73,10 @@ class GpuHost:
         speculative: bool,
         model: str = "dense",
         graph_max: int = GRAPH_MAX,
-        memory: float = 0.5,
         flags: tuple[str, ...] = (),
         environment: tuple[str, ...] = (),
     ) -> LaunchCommand:
-        """The launch command. `memory` is a share of what is free when the server starts; the cache stays small."""
+        """The launch command. The cache is bounded by tokens, so several servers fit on one GPU however they start."""
         target, draft = self.models / model / "target", self.models / model / "draft"
         words = ["env", f"PYTHONPATH={self.site}", *environment]
         if speculative:
@@ -86,7 +85,7 @@ class GpuHost:
             *(self.python, "-m", "sglang.launch_server", "--model-path", str(target), "--load-format", "dummy"),
             *("--skip-tokenizer-init", "--attention-backend", "triton", "--sampling-backend", "pytorch"),
             *("--grammar-backend", "none", "--disable-piecewise-cuda-graph", "--cuda-graph-max-bs", str(graph_max)),
-            *("--mem-fraction-static", str(memory), "--max-total-tokens", "16384", "--port", str(port)),
+            *("--mem-fraction-static", "0.95", "--max-total-tokens", "16384", "--port", str(port)),
         ]
         if speculative:
             words += [
@@ -108,7 +107,6 @@ class EmbeddedHost:
         speculative: bool,
         model: str = "dense",
         graph_max: int = GRAPH_MAX,
-        memory: float = 0.3,
         flags: tuple[str, ...] = (),
         environment: tuple[str, ...] = (),
     ) -> LaunchCommand:

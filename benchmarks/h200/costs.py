@@ -108,7 +108,7 @@ def measure(
 
 
 def _level(arms: Arms, watched: dict[str, Watched], concurrency: int, rounds: int, until: float, gpu: bool) -> str:
-    requests = max(4, 2 * concurrency)
+    requests = max(8, 4 * concurrency) if gpu else concurrency
     costs = Costs()
     ways: list[tuple[str, Watched, Callable[[], None], Callable[[], None]]] = []
     with_agent, plain, timed = (watched.get(name) for name in ("agent", "no agent", "device timer"))

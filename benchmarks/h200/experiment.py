@@ -37,7 +37,7 @@ from eaglediag.probes.session import Plan
 from eaglediag.probes.workload import Load
 from eaglediag.reports import markdown
 
-LENGTHS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+LENGTHS = (1.0, 1.25, 1.5, 1.75, 2.0, 3.0)
 PROMPT_TOKENS = 64
 NEW_TOKENS = 200
 
@@ -72,17 +72,16 @@ class Experiment:
         sweep: tuple[float, ...] = (),
         graph_max: int = 8,
         model: str = "dense",
-        memory: float = 0.5,
         flags: tuple[str, ...] = (),
     ) -> Plan:
         """One arm's probe; ports are counted up."""
         launch = self.place.launch(
-            self.port + number, speculative=speculative, model=model, graph_max=graph_max, memory=memory, flags=flags
+            self.port + number, speculative=speculative, model=model, graph_max=graph_max, flags=flags
         )
         load = Load(
             [],
             concurrency=concurrency,
-            requests=None if self.gpu else max(concurrency),
+            requests=(16 if sweep else None) if self.gpu else max(concurrency),
             max_new_tokens=NEW_TOKENS if self.gpu else 24,
             endpoint="generate",
             ignore_eos=True,
@@ -144,9 +143,8 @@ def experts(run: Experiment, parts: set[str]) -> str:
     levels = (1, 8)
     probed = arms.probe(
         [
-            run.plan("moe-baseline", 0, levels, speculative=False, model="moe", memory=0.5),
-            # What is free by then is little more than the weights.
-            run.plan("moe-eagle", 1, levels, speculative=True, model="moe", memory=0.95),
+            run.plan("moe-baseline", 0, levels, speculative=False, model="moe"),
+            run.plan("moe-eagle", 1, levels, speculative=True, model="moe"),
         ]
     )
     return _report(arms, _sections(probed) + _judged(run, arms.folder, probed, "moe-baseline", "moe-eagle"))
@@ -159,15 +157,15 @@ def two_gpus(run: Experiment, parts: set[str]) -> str:
     levels = (1, 12) if run.gpu else (1, 4)
     probed = arms.probe(
         [
-            run.plan("eagle-nccl", 0, levels, speculative=True, profile=True, memory=0.4, flags=nccl),
-            run.plan("eagle-custom", 1, levels, speculative=True, profile=True, memory=0.4, flags=nccl[:2]),
-            run.plan("baseline-nccl", 2, levels, speculative=False, profile=True, memory=0.4, flags=nccl),
+            run.plan("eagle-nccl", 0, levels, speculative=True, profile=True, flags=nccl),
+            run.plan("eagle-custom", 1, levels, speculative=True, profile=True, flags=nccl[:2]),
+            run.plan("baseline-nccl", 2, levels, speculative=False, profile=True, flags=nccl),
         ]
     )
     sections = _sections(probed) + _judged(run, arms.folder, probed, "baseline-nccl", "eagle-nccl")
     killed = threading.Thread(target=_kill_a_rank, args=(arms,), daemon=True)
     killed.start()
-    lost = arms.probe([run.plan("rank-killed", 3, (1,), speculative=True, memory=0.4, flags=nccl)])["rank-killed"]
+    lost = arms.probe([run.plan("rank-killed", 3, (1,), speculative=True, flags=nccl)])["rank-killed"]
     ranks = lost.capture.instrumentation.ranks
     sections.append(
         (

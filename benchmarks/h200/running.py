@@ -17,8 +17,8 @@ from eaglediag.hosts import open_host
 from eaglediag.probes.run import write_steps
 from eaglediag.probes.session import Plan, Session
 
-#: A second server that starts while the first sizes its memory would be sized wrongly.
-STAGGER_S = 25.0
+#: Kernels that several servers compile at once slow each other down.
+STAGGER_S = 15.0
 #: What stopping the servers and writing the captures takes.
 RESERVE_S = 45.0
 
