@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from eaglediag.capture.model import Capture, CapturedGraphs, Collective, Frame, Gpu, Rank
+from eaglediag.capture.model import Capture, CapturedGraphs, Collective, Denial, Frame, Gpu, Phase, Rank
 from eaglediag.probes.agents import Rows
 from eaglediag.probes.run import write_steps
 from tests.factories import START, capture, cycle, decode, denial, gpu
@@ -25,11 +25,11 @@ def full_pair() -> tuple[Capture, Capture]:
         {1: cycle(5.2, accept_length=2.2), 4: cycle(5.9, accept_length=2.2), 12: cycle(45.2, graph=eager)},
         seed=2,
         tp=2,
-        denials=[explained("verify"), denial("draft", 12, {0: 300, 1: 300}), denial("draft_extend", 12)],
+        denials=[explained(), denial("draft", 12, {0: 300, 1: 300}), denial("draft_extend", 12)],
         gpus=[throttled(0), throttled(1)],
     )
     for one in (baseline, eagle):
-        phase = "verify" if one is eagle else "decode"
+        phase: Phase = "verify" if one is eagle else "decode"
         one.server.captured[phase] = CapturedGraphs(sizes=[1, 2, 4, 8], tokens_per_request=3 if one is eagle else 1)
         for number, window in enumerate(one.windows):
             window.started = START + 30 * number
@@ -40,7 +40,7 @@ def full_pair() -> tuple[Capture, Capture]:
     return baseline, eagle
 
 
-def explained(phase: str) -> object:
+def explained() -> Denial:
     """A denial led from the gate's return to the leaf, with the lines around it."""
     one = denial("verify", 12, {0: 1234, 1: 1230})
     leaf = one.frames[0]
@@ -83,11 +83,11 @@ def collectives(*, in_graph: bool, speculative: bool) -> list[Collective]:
     ]  # fmt: skip
 
 
-def raw_rows(rank: int = 0, steps: int = 50, clock: str = "host_clock", batch: int = 4, seed: int = 0) -> Rows:
+def raw_rows(rank: int = 0, steps: int = 50, clock: str = "host_clock", batch: int = 4, window: int = 0) -> Rows:
     """Eager cycles of four requests, as an agent would send them."""
-    generator = random.Random(seed)
+    generator = random.Random(window)
     rows: list[list[object]] = []
-    at = 1_000_000_000_000
+    at = 1_000_000_000_000 + window * 60_000_000_000
     on_device = clock == "cuda_event"
     for step in range(1, steps + 1):
         begin, spent = at, 50_000

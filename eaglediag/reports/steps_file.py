@@ -166,9 +166,10 @@ def parcels(path: Path, told: Told | None = None) -> Iterator[Parcel]:
             while text := stream.read(PARCEL_BYTES):
                 text = rest + text
                 # A step's row ends its phases: cut behind one, so that a parcel holds whole steps.
-                end = text.find(b"\n", text.rfind(b'\n["step"') + 1) + 1 or text.rfind(b"\n") + 1
-                if not end and len(text) > PARCEL_BYTES:
-                    raise _damaged(path.name, "a line without an end")
+                last = text.rfind(b'\n["step"', 0, text.rfind(b"\n"))
+                end = text.find(b"\n", last + 1) + 1 if last >= 0 else 0
+                if not end and len(text) > 2 * PARCEL_BYTES:
+                    raise _damaged(path.name, "a step without an end")
                 rest = text[end:]
                 for begun, lines in _sections(text[:end], section, path.name):
                     section = begun

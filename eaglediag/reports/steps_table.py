@@ -104,9 +104,7 @@ def _csv(parcel: Parcel) -> bytes:
     steps = parcel.steps()
     for name in ("batch", "tokens", "graph"):
         steps[name] = steps[name].cat.rename_categories({"null": ""})
-    times = (
-        (steps[column] / unit).map("{:.6f}".format, na_action="ignore").fillna("") for _, column, unit in MILLISECONDS
-    )
+    times = ((steps[column] / unit).map(_plain) for _, column, unit in MILLISECONDS)
     names = (steps[name] for name in ("row", "step", "phase", "batch", "tokens", "graph", "start_ns"))
     columns = [column.tolist() for column in (*names, *times)]
     lines = [
@@ -122,6 +120,10 @@ def _csv(parcel: Parcel) -> bytes:
         for step, batch, start, lengths in parcel.accepted()
     ]
     return "".join(lines).encode()
+
+
+def _plain(ms: float) -> str:
+    return f"{ms:.6f}" if ms == ms else ""  # NaN: there is none
 
 
 def _seconds(ns: int) -> str:
