@@ -151,7 +151,8 @@ class Collectives:
             span = self.recorder.current()
             outside = span is None or span.row[PHASE] == "cycle"
             where = ("", None) if span is None or outside else (span.row[PHASE], span.row[BATCH])
-            entry = self.eager.setdefault((*where, backend, operation), [0, 0])
+            key = (*where, backend, operation)
+            entry = self.eager.get(key) or self.eager.setdefault(key, [0, 0])
         else:
             return
         entry[0] += 1
@@ -241,8 +242,8 @@ class Call(Hook):
             return 0
         data = arguments[self.data]
         if isinstance(data, (list, tuple)):
-            return sum(int(one.numel()) * int(one.element_size()) for one in data)
-        return 0 if data is None else int(data.numel()) * int(data.element_size())
+            return sum(one.numel() * one.element_size() for one in data)
+        return 0 if data is None else int(data.numel() * data.element_size())
 
 
 class TorchCall(Call):
@@ -278,17 +279,14 @@ class Coordinator(Call):
 
     def enter(self, arguments: tuple[Any, ...]) -> Any:
         here = self.collectives.here
-        if here.inside:
-            return None
-        try:
-            return here.seen, self.contributed(arguments)
-        except Exception as error:
-            self.collectives.failed(self, error)
-            return None
+        return None if here.inside else (here.seen, arguments)
 
     def leave(self, token: Any, result: Any) -> None:
         if token is not None and token[0] == self.collectives.here.seen:
-            self.collectives.count(self.backend, self.operation, token[1])
+            try:
+                self.collectives.count(self.backend, self.operation, self.contributed(token[1]))
+            except Exception as error:
+                self.collectives.failed(self, error)
 
     def abandon(self, token: Any) -> None:
         pass
