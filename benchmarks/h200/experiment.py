@@ -33,7 +33,7 @@ from running import Arms, Probed
 from eaglediag.analysis.comparison import compare
 from eaglediag.capture.model import Window
 from eaglediag.errors import EaglediagError
-from eaglediag.probes.session import Plan
+from eaglediag.probes.session import Plan, Session
 from eaglediag.probes.workload import Load
 from eaglediag.reports import markdown
 
@@ -163,9 +163,11 @@ def two_gpus(run: Experiment, parts: set[str]) -> str:
         ]
     )
     sections = _sections(probed) + _judged(run, arms.folder, probed, "baseline-nccl", "eagle-nccl")
-    killed = threading.Thread(target=_kill_a_rank, args=(arms,), daemon=True)
-    killed.start()
-    lost = arms.probe([run.plan("rank-killed", 3, (1,), speculative=True, flags=nccl)])["rank-killed"]
+
+    def kill(session: Session) -> None:
+        threading.Thread(target=_kill_a_rank, args=(arms, session), daemon=True).start()
+
+    lost = arms.probe([run.plan("rank-killed", 3, (1,), speculative=True, flags=nccl)], kill)["rank-killed"]
     ranks = lost.capture.instrumentation.ranks
     sections.append(
         (
@@ -178,17 +180,17 @@ def two_gpus(run: Experiment, parts: set[str]) -> str:
     return _report(arms, sections)
 
 
-def _kill_a_rank(arms: Arms) -> None:
-    """Once the arm is measured, end the process of its rank 1, which this experiment started."""
+def _kill_a_rank(arms: Arms, session: Session) -> None:
+    """Once the session's ranks are known and it measures, end the process of its rank 1."""
+    while len(session.ranks) < 2:
+        time.sleep(0.2)
     while "rank-killed: measuring" not in arms.log.read_text(encoding="utf-8"):
         time.sleep(0.2)
     time.sleep(0.5)
-    for marker in Path("/tmp").glob("eaglediag-*/agents/*.json"):
-        text = marker.read_text(encoding="utf-8")
-        if '"rank": 1' in text and '"state": "failed"' not in text:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(marker.stem), signal.SIGKILL)
-            arms.say(f"killed rank 1, process {marker.stem}")
+    pid = int(session.ranks[1]["pid"])
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    arms.say(f"killed rank 1, process {pid}")
 
 
 def _sections(probed: dict[str, Probed]) -> list[tuple[str, str]]:

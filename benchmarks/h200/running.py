@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -101,14 +101,16 @@ class Arms:
             out.write(stamped + "\n")
             print(stamped, flush=True)
 
-    def probe(self, plans: Sequence[Plan]) -> dict[str, Probed]:
-        """Probe all plans; an arm that fails has its partial capture and the reason."""
+    def probe(
+        self, plans: Sequence[Plan], watch: Callable[[Session], None] = lambda session: None
+    ) -> dict[str, Probed]:
+        """Probe all plans; an arm that fails has its partial capture and the reason. `watch` sees each session begin."""
         turn, gate = Turn(self.deadline), Gate(len(plans))
         done: dict[str, Probed] = {}
 
         def one(number: int, plan: Plan) -> None:
             time.sleep(number * self.stagger_s)
-            done[plan.arm] = self._one(plan, turn, gate)
+            done[plan.arm] = self._one(plan, turn, gate, watch)
 
         threads = [threading.Thread(target=one, args=item, daemon=True) for item in enumerate(plans)]
         for thread in threads:
@@ -118,7 +120,7 @@ class Arms:
         _not_company(list(done.values()))
         return {plan.arm: done[plan.arm] for plan in plans}
 
-    def _one(self, plan: Plan, turn: Turn, gate: Gate) -> Probed:
+    def _one(self, plan: Plan, turn: Turn, gate: Gate, watch: Callable[[Session], None]) -> Probed:
         counted = threading.Event()
         told = ""
 
@@ -133,6 +135,7 @@ class Arms:
             gate.wait()
 
         session = Session(plan, progress=progress, on_ready=ready, turn=turn)
+        watch(session)
         error = ""
         try:
             with open_host("local") as host:
