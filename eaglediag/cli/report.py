@@ -57,7 +57,7 @@ def report(
     if markdown is not None:
         _write(markdown, lambda out: _markdown(read, result, out), "--markdown")
     if issue is not None:
-        _issue(read[-1], result, issue, yes)
+        _issue(read, result, issue, yes)
     if as_json:
         _json(read, result)
     elif html is None and markdown is None and issue is None:
@@ -102,10 +102,10 @@ def _markdown(read: list[Capture], result: Comparison | None, out: TextIO) -> No
     comment.render(read[-1], result, out)
 
 
-def _issue(capture: Capture, result: Comparison | None, where: str, yes: bool) -> None:
+def _issue(read: list[Capture], result: Comparison | None, where: str, yes: bool) -> None:
     from eaglediag.reports import issue
 
-    text = issue.render(capture, result)
+    text = issue.render(read, result)
     typer.echo(text)
     if where == "-":
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+from collections.abc import Sequence
 
 from eaglediag import __version__
 from eaglediag.analysis.comparison import Comparison
@@ -24,9 +25,12 @@ RELEVANT = ("cuda_graph", "speculative", "attention", "overlap", "radix", "chunk
             "max_running", "all_reduce", "dp_", "tp_", "pp_", "ep_", "page_size", "torch_compile", "lora")  # fmt: skip
 
 
-def render(capture: Capture, result: Comparison | None) -> str:
-    """The report, as GitHub markdown. Fenced text is kept from closing its fence."""
-    clean = Redactor(capture)
+def render(captures: Sequence[Capture], result: Comparison | None) -> str:
+    """The report on the last capture, as GitHub markdown; with `result`, against the first.
+
+    Fenced text is kept from closing its fence.
+    """
+    capture, clean = captures[-1], Redactor(captures)
     out = io.StringIO()
     server = capture.server
     title = clean(result.headline if result else f"{capture.arm}: measured with eaglediag")
@@ -43,7 +47,7 @@ def render(capture: Capture, result: Comparison | None) -> str:
     out.write("\n### Evidence\n")
     _evidence(capture, result, clean, out)
     _denials(capture, clean, out)
-    out.write("\n### How to reproduce\n\n")
+    out.write("\n### How to reproduce\n")
     _reproduce(capture, clean, out)
     out.write(f"\n<sub>eaglediag {__version__}; names, addresses, paths and keys are replaced.</sub>\n")
     return out.getvalue()
@@ -57,7 +61,8 @@ def _environment(capture: Capture) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {version}" for name, version in server.versions.items())),
         ("GPUs", ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)) or server.device),
         ("driver", ", ".join(dict.fromkeys(host.driver for host in capture.hosts if host.driver))),
-        ("system", ", ".join(dict.fromkeys(f"{host.system}, Python {host.python}" for host in capture.hosts))),
+        ("system", ", ".join(dict.fromkeys(host.system for host in capture.hosts if host.system))),
+        ("Python", ", ".join(dict.fromkeys(host.python for host in capture.hosts if host.python))),
         (
             "model",
             f"{server.model.architecture} ({server.model.layers} layers, {server.model.dtype or 'dtype not known'})",
@@ -141,7 +146,7 @@ def _reproduce(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
     if work.seed is not None:
         options.append(f"--seed {work.seed}")
     if not capture.server.command:
-        out.write("The launch command is not on record; the figures come from files.\n")
+        out.write("\nThe launch command is not on record; the figures come from files.\n")
         return
     ab = " --ab -o results" if capture.server.speculation is not None else f" -o {capture.arm}.json"
     launch = shlex.quote(shlex.join(capture.server.command))

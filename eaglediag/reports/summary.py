@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from eaglediag.capture.model import BatchStats, Capture, Denial, PhaseStats, Window
+from eaglediag.analysis.denials import Refusals, refusals
+from eaglediag.capture.model import BatchStats, Capture, PhaseStats, Window
+from eaglediag.reports.untrusted import printable
 
 PART_NAMES = {"draft_extend": "draft-extend"}
 
@@ -23,18 +25,18 @@ def render(capture: Capture, path: Path, out: Console) -> None:
         speculation = server.speculation
         head += f", {speculation.algorithm}, {speculation.num_steps} steps, {speculation.num_draft_tokens} draft tokens"
     status = "" if capture.status == "complete" else " PARTIAL"
-    out.print(escape(f"{head}, ranks {seen}/{instrumentation.ranks_expected or '?'}, {path}{status}"), highlight=False)
+    out.print(Text(printable(f"{head}, ranks {seen}/{instrumentation.ranks_expected or '?'}, {path}{status}")))
     if capture.windows:
         out.print(_windows(capture))
     for window in capture.windows:
         batch = typical(window)
         if batch is not None and batch.kind == "cycle":
-            out.print(escape(f"  a cycle at batch {batch.batch_size}, ms: {parts(batch)}"), highlight=False)
-    for denial in main_denials(capture):
-        out.print(escape(f"  no graph: {denial_line(denial)}"), highlight=False)
+            out.print(Text(printable(f"  a cycle at batch {batch.batch_size}, ms: {parts(batch)}")))
+    for one in main_refusals(capture):
+        out.print(Text(printable(f"  no graph: {one.line}")))
     for problem in capture.problems:
         if problem.code != "preflight":
-            out.print(escape(f"  {problem.message}{'; ' + problem.advice if problem.advice else ''}"), highlight=False)
+            out.print(Text(printable(f"  {problem.message}{'; ' + problem.advice if problem.advice else ''}")))
 
 
 def _windows(capture: Capture) -> Table:
@@ -99,34 +101,13 @@ def graphs(batch: BatchStats) -> str:
     return "none" if not used else "all" if len(used) == len(known) else ", ".join(used)
 
 
-def main_denials(capture: Capture) -> list[Denial]:
-    """One denial a phase of a step: the one that decided most often."""
-    chosen: dict[str, Denial] = {}
-    for denial in capture.denials:
-        known = chosen.get(denial.phase)
-        if denial.decides and denial.phase != "extend" and (known is None or total(denial) > total(known)):
-            chosen[denial.phase] = denial
+def main_refusals(capture: Capture) -> list[Refusals]:
+    """One refusal a phase of a step: the one that decided most often."""
+    chosen: dict[str, Refusals] = {}
+    for one in refusals(capture):
+        if one.denial.decides and one.denial.phase != "extend":
+            chosen.setdefault(one.denial.phase, one)
     return list(chosen.values())
-
-
-def total(denial: Denial) -> int:
-    """How often, on all ranks."""
-    return sum(denial.counts.values())
-
-
-def denial_line(denial: Denial) -> str:
-    """`verify, batch 12, 504 times on each of 8 ranks: `cuda_graph_bs <= self.max_bs` was `12 <= 8` (file:line)`."""
-    counts = sorted(denial.counts.values())
-    times = f"{counts[0]} times" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} times"
-    ranks = "" if len(counts) == 1 else f" on each of {len(counts)} ranks"
-    phase = PART_NAMES.get(denial.phase, denial.phase)
-    batch = "" if denial.batch_size is None else f", batch {denial.batch_size}"
-    if not denial.frames:
-        return f"{phase}{batch}, {times}{ranks}: {denial.gate} said no; unexplained: {denial.reason}"
-    leaf = denial.frames[-1]
-    shown = "" if leaf.shown == leaf.text else f" was `{leaf.shown}`"
-    file = leaf.file.rsplit("/", 1)[-1]
-    return f"{phase}{batch}, {times}{ranks}: `{leaf.text}`{shown} ({file}:{leaf.line}, in {leaf.function})"
 
 
 def as_json(capture: Capture) -> dict[str, Any]:
@@ -156,6 +137,6 @@ def as_json(capture: Capture) -> dict[str, Any]:
             }
             for window in capture.windows
         ],
-        "denials": [denial_line(denial) for denial in main_denials(capture)],
+        "denials": [one.line for one in main_refusals(capture)],
         "problems": [problem.message for problem in capture.problems],
     }

@@ -1,0 +1,195 @@
+"""`eaglediag report` on the terminal, as markdown, as JSON and as a bug report: what is said, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from eaglediag.capture import store
+from eaglediag.capture.model import Capture, HostInfo, Rank
+from eaglediag.reports import comment, issue
+from eaglediag.reports.redaction import Redactor
+from tests.hostile import hostile_pair
+from tests.invoke import eaglediag
+from tests.report_material import full_pair
+
+RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def written(folder: Path, captures: tuple[Capture, ...]) -> list[Path]:
+    paths = [folder / f"{i}.json" for i in range(len(captures))]
+    for path, one in zip(paths, captures, strict=True):
+        store.write(one, path)
+    return paths
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    return written(tmp_path, full_pair())
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("arms", [1, 2])
+def test_terminal(files: list[Path], width: int, arms: int, snapshot: SnapshotAssertion, tmp_path: Path) -> None:
+    ran = eaglediag("report", *files[-arms:], width=width)
+    assert (ran.code, ran.err) == (0, "")
+    assert max(map(len, ran.out.splitlines())) <= width
+    assert not RAW.search(ran.out)
+    assert ran.out.replace(str(tmp_path), "") == snapshot
+
+
+@pytest.mark.parametrize("arms", [1, 2])
+def test_markdown(files: list[Path], arms: int, snapshot: SnapshotAssertion) -> None:
+    ran = eaglediag("report", *files[-arms:], "--markdown", "-")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == snapshot
+    assert len(ran.out) < 65_536
+
+
+@pytest.mark.parametrize("arms", [1, 2])
+def test_json(files: list[Path], arms: int) -> None:
+    document = json.loads(eaglediag("report", *files[-arms:], "--json").out)
+    assert document["outcome"] == "better" if arms == 2 else document["arm"] == "eagle"
+
+
+def test_a_comment_fits_whatever_happens(tmp_path: Path) -> None:
+    baseline, eagle = hostile_pair()
+    eagle.denials *= 200
+    for number, one in enumerate(eagle.denials):
+        eagle.denials[number] = one.model_copy(update={"batch_size": number})
+    ran = eaglediag("report", *written(tmp_path, (baseline, eagle)), "--markdown", "-")
+    assert ran.code in (0, 3)
+    assert len(ran.out) <= comment.LONGEST + 10_000
+    assert ran.out.endswith("</details>\n")
+
+
+def test_hostile_text_is_text_in_every_format(tmp_path: Path) -> None:
+    files = written(tmp_path, hostile_pair())
+    for arguments in ([], ["--markdown", "-"], ["--issue", "-"]):
+        for arms in (1, 2):
+            ran = eaglediag("report", *files[-arms:], *arguments)
+            assert ran.code == 0, ran.err
+            assert not RAW.search(ran.out)
+            assert "pwned" in ran.out
+            if arguments:
+                outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", ran.out)
+                assert not re.search(r"(?<!\\)<(script|img|b)\b", outside)
+
+
+def test_issue(files: list[Path], snapshot: SnapshotAssertion) -> None:
+    ran = eaglediag("report", *files, "--issue", "-")
+    assert ran.code == 0
+    assert ran.out == snapshot
+    assert "cuda_graph_bs <= self.max_bs" in ran.out
+    assert "411         is_bs_supported = (" in ran.out
+
+
+def test_issue_is_shown_before_it_is_written(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "issue.md"
+    ran = eaglediag("report", *files, "--issue", out)
+    assert ran.code == 2
+    assert "### Environment" in ran.out
+    assert "--yes" in ran.err
+    assert not out.exists()
+    ran = eaglediag("report", *files, "--issue", out, "--yes")
+    assert ran.code == 0
+    assert ran.out.strip() == out.read_text().strip()
+
+
+SECRETS = {
+    "gpu-17.corp.example.com": "host",
+    "gpu-17": "host",
+    "10.3.4.17": "address",
+    "fe80::1ff:fe23:4567:890a": "address",
+    "/home/alice/models/secret-llama": "path",
+    "alice": "user",
+    "checkpoints/alice/run-7/step_100": "path",
+    "hf_AbCdEfGhIjKlMnOpQr": "key",
+    "sk-proj-0123456789abcdef": "key",
+    "hunter2hunter2": "password",
+    "swordfish-99": "password",
+    "tok3n-of-bob": "token",
+    "GPU-5f2c1e0a-1111-2222-3333-444455556666": "uuid",
+    r"C:\Users\alice\models": "path",
+}
+
+
+def test_names_addresses_users_paths_and_keys_are_replaced() -> None:
+    _, eagle = full_pair()
+    eagle.arm = "eagle on gpu-17"
+    eagle.hosts.append(HostInfo(name="gpu-17.corp.example.com"))
+    eagle.instrumentation.ranks.append(Rank(rank=7, host="gpu-17.corp.example.com"))
+    eagle.server.command += [
+        "--host", "10.3.4.17", "--port", "30000", "--api-key", "sk-proj-0123456789abcdef",
+        "--model-path", "/home/alice/models/secret-llama", "--speculative-draft-model-path",
+        "checkpoints/alice/run-7/step_100", "--dist-init-addr", "[fe80::1ff:fe23:4567:890a]:5000",
+        "--download-dir", r"C:\Users\alice\models", "--tag", "GPU-5f2c1e0a-1111-2222-3333-444455556666",
+    ]  # fmt: skip
+    eagle.server.environment = {"HF_TOKEN": "hf_AbCdEfGhIjKlMnOpQr", "SGLANG_PASSWORD": "hunter2hunter2"}
+    eagle.server.arguments |= {"cuda_graph_note": '{"password": "swordfish-99", "auth_token": "tok3n-of-bob"}'}
+    frame = eagle.denials[0].frames[-1]
+    frame.file = "/home/alice/venv/lib/python3.12" + frame.file
+    frame.values["path"] = "'/home/alice/models/secret-llama'"
+    text = issue.render([eagle], None)
+    assert [secret for secret in SECRETS if secret in text] == []
+    assert "sglang/srt/model_executor/runner/decode_cuda_graph_runner.py:412" in text
+    assert "--port 30000" in text
+    assert "cuda_graph_bs = 12" in text
+    assert text.count("<path-1>") >= 2  # equal things stay equal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python -m sglang.launch_server --tp-size 8 --host 0.0.0.0 --port 30000",
+        "http://127.0.0.1:30000 or localhost",
+        "torch 2.11.0+cu130, NCCL 2.28.9, driver 580.82.07",
+        "return self.graph_runner and self.graph_runner.can_run(forward_batch)",
+        "forward_batch.spec_info.capture_hidden_mode == CaptureHiddenMode.FULL",
+        "12 / 8 tokens, 3.5 tokens/s at 12:30:05 on 2026/11/29",
+        "key_cache and value_cache; max_total_tokens 4096",
+        "--speculative-num-draft-tokens 3 --speculative-token-map auto",
+        "sglang/srt/managers/scheduler.py:412",
+        "the last drafted tokens hardly pay; the key difference is this; draft tokens: 1234567",
+        "--speculative-token-map FR-Spec.pt --tokenizer-path auto --max-total-tokens 4096000",
+        "meta-llama/Llama-3.1-8B-Instruct",
+    ],
+)
+def test_evidence_is_left_alone(text: str) -> None:
+    assert Redactor(full_pair())(text) == text
+
+
+def test_more_than_two_captures_and_unwritable_files_are_said(files: list[Path], tmp_path: Path) -> None:
+    assert eaglediag("report", *files, files[0]).code == 2
+    for option in ("--html", "--markdown"):
+        ran = eaglediag("report", *files, option, tmp_path / "no" / "x")
+        assert (ran.code, "cannot write" in ran.err) == (2, True)
+
+
+def test_watch_prints_again_when_a_capture_changes(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A half-written capture is waited for; the next whole one is shown."""
+    whole = files[1].read_bytes()
+    files[1].write_bytes(whole[: len(whole) // 2])
+    sleeps = iter(range(4))
+
+    def sleep(seconds: float) -> None:
+        turn = next(sleeps)
+        if turn == 1:
+            files[1].write_bytes(whole)
+            os.utime(files[1], (1, time.time() + 5))
+        if turn == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    ran = eaglediag("report", *files, "--watch")
+    assert ran.code == 99
+    assert ran.out.index("waiting: ") < ran.out.index("EAGLE-3 is")
+    assert ran.out.count("EAGLE-3 is") == 1
