@@ -104,7 +104,7 @@ class Arms:
     def probe(
         self, plans: Sequence[Plan], watch: Callable[[Session], None] = lambda session: None
     ) -> dict[str, Probed]:
-        """Probe all plans; an arm that fails has its partial capture and the reason. `watch` sees each session begin."""
+        """Probe all plans; an arm that fails has its partial capture and the reason. `watch` sees sessions begin."""
         turn, gate = Turn(self.deadline), Gate(len(plans))
         done: dict[str, Probed] = {}
 

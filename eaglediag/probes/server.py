@@ -103,6 +103,8 @@ class Server:
         self.exit_code: int | None = None
         self.started_s = 0.0
         self.ready_s: float | None = None
+        #: (rank, pid) of ranks whose processes ended unbidden, the first first.
+        self.ended_ranks: list[tuple[int, int]] = []
         self._progress = progress
         self._supervisor: Process | None = None
         self._ended = threading.Event()
@@ -212,6 +214,7 @@ class Server:
     def _listen(self, supervisor: Process) -> None:
         handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "log": lambda event: self.log.add(str(event["line"])),
+            "rank_ended": lambda event: self.ended_ranks.append((int(event["rank"]), int(event["pid"]))),
             "exit": self._exited,
             "cleaned": lambda event: self._cleaned.set(),
         }

@@ -166,8 +166,25 @@ class Session:
         samplers = self._start_samplers(agents)
         try:
             self._load(servers[0], agents)
+        except InstrumentationError as error:
+            raise self._by_a_rank(servers, error) from error
         finally:
             self._stop_samplers(samplers)
+
+    def _by_a_rank(self, servers: list[Server], error: InstrumentationError) -> InstrumentationError:
+        """The error with the rank whose end brought it about, if one ended; the others only followed."""
+        for server in servers:
+            for number, pid in server.ended_ranks[:1]:
+                for rank in self.instrumentation.ranks:
+                    if rank.rank == number:
+                        rank.seen = False
+                        rank.errors.append(f"process {pid} ended while it was measured")
+                process = f"process {pid} on {server.host.label}"
+                return InstrumentationError(
+                    f"rank {number} ({process}) ended while it was measured; {error.message}",
+                    "look at the log in the capture, and at the kernel's for a killed process or a GPU error",
+                )
+        return error
 
     def _load(self, server: Server, agents: Agents) -> None:
         load, progress = self.plan.load, self.progress

@@ -1,10 +1,14 @@
-"""Two tensor-parallel ranks of the real SGLang on the CPU: their collectives, their skew, a sweep, a profile's refusal."""
+"""Tensor-parallel ranks of the real SGLang on the CPU: collectives, skew, a sweep, a rank that is killed."""
 
 from __future__ import annotations
+
+import os
+import signal
 
 import pytest
 
 from eaglediag.capture.model import Capture, RankWindow
+from eaglediag.errors import InstrumentationError
 from eaglediag.hosts import open_host
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.session import Plan, Session
@@ -74,3 +78,26 @@ def test_one_rank_looks_and_finds_none_and_a_sweep_needs_no_restart() -> None:
         accept = rank.batches[0].accept
         assert accept is not None
         assert accept.tokens / accept.passes == window.simulated_accept_length
+
+
+def test_a_rank_that_is_killed_is_named_and_what_was_measured_is_kept() -> None:
+    launch = LaunchCommand.parse(launch_command("eagle", free_port(), ["--tp-size", "2"]))
+    load = Load(
+        built_in_prompts(), concurrency=(1,), requests=8, max_new_tokens=48, endpoint="generate", ignore_eos=True
+    )
+    killed: list[int] = []
+
+    def progress(stage: str, detail: str = "", fraction: float | None = None) -> None:
+        if stage == "measuring" and fraction and not killed:
+            killed.append(session.ranks[1]["pid"])
+            os.kill(killed[0], signal.SIGKILL)
+
+    session = Session(Plan(launch, load, "eagle", ready_timeout_s=300.0, overhead_pairs=0), progress=progress)
+    with open_host("local") as host, pytest.raises(InstrumentationError, match=r"^rank 1 \(process \d+ on .*\) ended"):
+        session.run([host])
+    capture = session.capture()
+    assert capture.status == "partial"
+    assert not capture.instrumentation.ranks[1].seen
+    assert [window.id for window in capture.windows] == ["c1"]
+    assert sum(request.error is None for request in capture.windows[0].requests) >= 1
+    assert capture.problems[-1].message.startswith("rank 1 ")

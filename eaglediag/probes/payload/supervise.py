@@ -5,15 +5,17 @@ laptop lost the connection or was closed, ends the one and removes the other. Th
 
 usage: python supervise.py FOLDER, then on standard input one JSON line
 {"argv": [...], "shell": "..." | null, "environment": {...}, "route": "plugin"|"sitecustomize"|"none", "grace_s": 20}.
-Prints JSON lines: {"event": "started", "pid"}, {"event": "log", "line"}, {"event": "exit", "code"},
-{"event": "cleaned", "gone"}.
+Prints JSON lines: {"event": "started", "pid"}, {"event": "log", "line"}, {"event": "rank_ended", "rank", "pid"} for a
+rank that ends unbidden, {"event": "exit", "code"}, {"event": "cleaned", "gone"}.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -24,6 +26,7 @@ from typing import Any
 
 PLUGIN = "eaglediag"
 _output = threading.Lock()
+_stopping = threading.Event()
 
 
 def emit(event: str, **values: Any) -> None:
@@ -75,6 +78,7 @@ def main() -> None:
     emit("started", pid=server.pid)
     reader = threading.Thread(target=_pass_on, args=(server, folder), daemon=True)
     reader.start()
+    threading.Thread(target=_watch_ranks, args=(folder,), daemon=True).start()
     listener = threading.Thread(target=_obey, args=(server, float(spec["grace_s"])), daemon=True)
     listener.start()
     code = server.wait()
@@ -89,8 +93,35 @@ def _obey(server: subprocess.Popen[bytes], grace_s: float) -> None:
     """ "stop" ends the server and waits for the records to be fetched; end of file ends everything."""
     for line in sys.stdin:
         if line.strip() == "stop":
+            _stopping.set()
             _end_group(server.pid, grace_s)
+    _stopping.set()
     _end_group(server.pid, grace_s)
+
+
+def _watch_ranks(folder: str) -> None:
+    """Tell of each rank whose process ends while the server should run: the first is what ended the others.
+
+    The agents' markers name the processes. Needs pidfds (Linux 5.3); without them a dead rank has no name.
+    """
+    ranks: dict[int, dict[str, Any]] = {}
+    known: set[str] = set()
+    poll = select.poll()
+    with contextlib.suppress(OSError, AttributeError):
+        while not _stopping.is_set() and os.path.isdir(folder):
+            for path in set(glob.glob(os.path.join(folder, "agents", "*.json"))) - known:
+                known.add(path)
+                with open(path, encoding="utf-8") as stream:
+                    marker = json.load(stream)
+                descriptor = os.pidfd_open(marker["pid"])
+                ranks[descriptor] = marker
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll(500):
+                marker = ranks.pop(descriptor)
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                if not _stopping.is_set():
+                    emit("rank_ended", rank=marker["rank"], pid=marker["pid"])
 
 
 def _clean(folder: str) -> None:
