@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eaglediag.analysis import sentences
 from eaglediag.analysis.comparability import Comparability, comparability
+from eaglediag.analysis.denials import Refusals, refusals
 from eaglediag.analysis.findings import Case, Finding, Share, find, shares
 from eaglediag.analysis.measured import Arm, measure
 from eaglediag.analysis.pairing import MIN_STEPS, Load, Outcome, Row, pair_loads, pair_rows
@@ -39,6 +40,14 @@ class ArmDenial:
 
 
 @dataclass(frozen=True)
+class ArmRefusals:
+    """Denials of one arm that are alike."""
+
+    arm: str
+    refusals: Refusals
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The comparison. `headline` is the verdict in one sentence, with its cause.
 
@@ -56,6 +65,7 @@ class Comparison:
     shares: tuple[Share, ...]
     findings: tuple[Finding, ...]
     denials: tuple[ArmDenial, ...]
+    refusals: tuple[ArmRefusals, ...]
     problems: tuple[ArmProblem, ...]
 
     @property
@@ -106,6 +116,11 @@ def compare(baseline: Capture, candidate: Capture) -> Comparison:
         shares=split,
         findings=find(Case(baseline, candidate, base, other, rows, loads, differences)),
         denials=denials,
+        refusals=tuple(
+            ArmRefusals(arm.name, one)
+            for arm, capture in ((base, baseline), (other, candidate))
+            for one in refusals(capture)
+        ),
         problems=problems + tuple(ArmProblem("", problem) for problem in suspects(rows, (baseline, candidate))),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from eaglediag.analysis.comparability import Comparability, Difference
 from eaglediag.analysis.figures import estimate, faster_or_slower, interval, number
 from eaglediag.analysis.measured import CYCLE_PARTS, Arm
 from eaglediag.analysis.pairing import Load
-from eaglediag.capture.model import Denial, Phase
+from eaglediag.capture.model import Denial, Frame, Phase
 
 if TYPE_CHECKING:
     from eaglediag.analysis.comparison import ArmDenial
@@ -67,12 +68,33 @@ def _headline_of_rows(
 
 
 def condition(denial: Denial) -> str:
-    """The condition that denied a graph, with its values and its place, on one line."""
+    """The condition that denied a graph, with its values and its place, on one line.
+
+    `cuda_graph_bs <= self.max_bs` was `12 <= 8` (decode_cuda_graph_runner.py:420, through `is_bs_supported`, line 461)
+    """
     if not denial.frames:
         return denial.reason or f"{denial.gate} said no; why is not known"
     leaf = denial.frames[-1]
-    shown = f" with {leaf.shown}" if leaf.shown and leaf.shown != leaf.text else ""
-    return f"`{leaf.text}`{shown} ({leaf.file.rsplit('/', 1)[-1]}:{leaf.line})"
+    shown = f" was `{leaf.shown}`" if leaf.shown and leaf.shown != leaf.text else ""
+    through = ""
+    for frame in denial.frames[:-1]:
+        name = _deciding_local(frame)
+        if name and frame.file == leaf.file:
+            through += f", through `{name}`, line {frame.line}"
+        elif name:
+            through += f", through `{name}`, {frame.file.rsplit('/', 1)[-1]}:{frame.line}"
+    return f"`{leaf.text}`{shown} ({leaf.file.rsplit('/', 1)[-1]}:{leaf.line}{through})"
+
+
+def _deciding_local(frame: Frame) -> str:
+    """The local variable that decided an `and` or `or`: the last operand that was evaluated; "" for anything else."""
+    try:
+        tree = ast.parse(frame.text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    operands = tree.values if isinstance(tree, ast.BoolOp) else [tree]
+    evaluated = [operand for operand in operands if ast.unparse(operand) in frame.values]
+    return evaluated[-1].id if evaluated and isinstance(evaluated[-1], ast.Name) else ""
 
 
 def breakeven_sentence(answer: BreakEven, where: str = "") -> str:

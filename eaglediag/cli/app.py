@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": Command("demo:demo", "Probe both arms of a tiny model on this machine's CPU, and compare them."),
     "clean": Command("clean:clean", "Remove what a killed probe may have left on a host."),
     "import": Command("import_:import_", "Make a capture from logs, benchmark results, metrics or a trace."),
+    "gates": Command("gates:gates", "List what decides between graph and eager in an SGLang installation."),
     "lint": Command("lint:lint", "Say what a launch command will silently not do, before it runs."),
 }
 

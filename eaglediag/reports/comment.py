@@ -45,7 +45,7 @@ def _alone(capture: Capture, out: TextIO) -> None:
         throughput = "–" if window.throughput is None else f"{window.throughput:.1f}"
         concurrency = "–" if window.concurrency is None else str(window.concurrency)
         out.write(f"| {' | '.join(literal(cell) for cell in (concurrency, throughput, *measured))} |\n")
-    lines = [f"no graph: {summary.denial_line(denial)}" for denial in summary.main_denials(capture)]
+    lines = [f"no graph: {one.line}" for one in summary.main_refusals(capture)]
     lines += [f"{one.message}{'; ' + one.advice if one.advice else ''}" for one in capture.problems]
     if lines:
         out.write("\n")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from eaglediag import __version__
 from eaglediag.analysis.comparison import Comparison
+from eaglediag.analysis.denials import refusals
 from eaglediag.analysis.sentences import PHASE_NAMES
 from eaglediag.capture.model import Capture, Denial
 from eaglediag.reports import summary, tables
@@ -114,10 +115,10 @@ def _evidence(capture: Capture, result: Comparison | None, clean: Redactor, out:
 
 
 def _denials(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
-    kinds = sorted(capture.denials, key=lambda one: (not one.decides, -summary.total(one)))
-    for denial in kinds[:MOST]:
-        out.write(f"\n**No graph**: {markdown(clean(summary.denial_line(denial)))}\n")
-        if text := _gate(denial):
+    kinds = refusals(capture)
+    for one in kinds[:MOST]:
+        out.write(f"\n**No graph**: {markdown(clean(one.line))}\n")
+        if text := _gate(one.denial):
             out.write(_fenced("python", clean(text)))
     if len(kinds) > MOST:
         out.write(f"\n{len(kinds) - MOST} rarer kinds of refusal were recorded.\n")

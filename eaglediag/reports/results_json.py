@@ -117,6 +117,21 @@ def comparison(result: Comparison) -> Json:
             }
             for one in result.denials
         ],
+        "refusals": [
+            {
+                "arm": one.arm,
+                "line": one.refusals.line,
+                "phase": one.refusals.denial.phase,
+                "batch_sizes": list(one.refusals.batch_sizes),
+                "gate": one.refusals.denial.gate,
+                "condition": condition(one.refusals.denial),
+                "decides": one.refusals.denial.decides,
+                "counts": {str(rank): count for rank, count in one.refusals.counts.items()},
+                "share_of_passes": one.refusals.share,
+                "advice": one.refusals.advice.as_json() if one.refusals.advice else None,
+            }
+            for one in result.refusals
+        ],
         "problems": [
             {
                 "arm": one.arm or None,

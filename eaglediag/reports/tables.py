@@ -137,16 +137,11 @@ def denials(comparison: Comparison) -> list[str]:
     """One line for each condition that denied a graph and is in no finding, most frequent first in each arm."""
     lines = []
     told = {evidence.fact for finding in comparison.findings for evidence in finding.evidence}
-    for one in comparison.denials:
-        if any(condition(one.denial) in fact for fact in told):
+    for one in comparison.refusals:
+        if any(condition(one.refusals.denial) in fact for fact in told):
             continue
-        total = sum(one.denial.counts.values())
-        ranks = f" on {len(one.denial.counts)} ranks" if len(one.denial.counts) > 1 else ""
-        batch = "" if one.denial.batch_size is None else f" at batch {one.denial.batch_size}"
-        aside = "" if one.denial.decides else " (eager already, by another gate)"
-        lines.append(
-            f"{one.arm}: {PHASE_NAMES[one.denial.phase]}{batch}, {total} times{ranks}: {condition(one.denial)}{aside}"
-        )
+        aside = "" if one.refusals.denial.decides else " (eager already, by another gate)"
+        lines.append(f"{one.arm}: {one.refusals.line}{aside}")
     return lines
 
 

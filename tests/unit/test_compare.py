@@ -62,7 +62,7 @@ def test_a_denied_verify_is_the_cause() -> None:
     )
     found = compare(capture("baseline", {12: decode(4.5)}, seed=1), eager)
     assert "verify takes 65" in found.headline
-    assert "without a graph: `cuda_graph_bs <= self.max_bs` with 12 <= 8" in found.headline
+    assert "without a graph: `cuda_graph_bs <= self.max_bs` was `12 <= 8`" in found.headline
     assert found.candidate.graph_share == {"verify": 0.0, "draft": 1.0, "draft_extend": 1.0}
 
 

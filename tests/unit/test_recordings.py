@@ -37,8 +37,9 @@ def test_what_ran_eagerly_and_why(found: Comparison) -> None:
     findings = {finding.code: finding for finding in found.findings}
     assert set(findings) == {"graph_denied_verify", "baseline_eager", "simulated_acceptance"}
     fact = findings["graph_denied_verify"].evidence[0].fact
-    assert "at batch 12: `cuda_graph_bs <= self.max_bs` with 12 <= 8" in fact
-    assert "to at least 12" in findings["graph_denied_verify"].advice
+    assert fact.startswith("verify, batch 12, 504 times")
+    assert "`cuda_graph_bs <= self.max_bs` was `12 <= 8` (decode_cuda_graph_runner.py:461)" in fact
+    assert findings["graph_denied_verify"].advice == "`--cuda-graph-max-bs-decode 12` would allow it"
 
 
 def test_what_is_not_on_record_is_said(found: Comparison) -> None:

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from eaglediag.analysis.advice import room_for
+from eaglediag.analysis.denials import Refusals, refusals
 from eaglediag.analysis.figures import number, percent
 from eaglediag.analysis.findings.finding import Case, Evidence, Finding, Part
 from eaglediag.analysis.measured import Arm
-from eaglediag.analysis.sentences import PHASE_NAMES, condition
-from eaglediag.capture.model import Capture, Denial, Phase
+from eaglediag.analysis.sentences import PHASE_NAMES
+from eaglediag.capture.model import Capture, Phase
 
 PARTS: dict[Phase, Part] = {"decode": "decode", "verify": "verify", "draft": "draft", "draft_extend": "draft_extend"}
 #: A phase with a smaller share of graphs than this is called eager.
 EAGER = 0.5
-
-#: What to try, by a word in the condition that denied.
-REMEDIES = {
-    "max_bs": "raise --cuda-graph-max-bs to at least {batch}, or cap the load with --max-running-requests",
-    "largest captured": "raise --cuda-graph-max-bs to at least {batch}, or cap the load with --max-running-requests",
-    "max_num_token": "raise the captured maximum to at least {batch} requests",
-    "lora": "serve without LoRA, or with the LoRA backend that captures graphs",
-    "encoder": "encoder-decoder inputs deny graphs; serve them from another server",
-    "hidden_mode": "the runner captured another hidden-state mode: try a newer release, and report it with the frames",
-    "mode_check": "this device captures no graphs for this phase: its eager cost is what there is",
-    "is_cpu_graph": "a CPU captures no graphs for this phase: its eager cost is what there is",
-    "tbo": "turn two-batch overlap off for this load",
-    "dp": "DP ranks must agree on a graph: check --enable-dp-attention and that all ranks are loaded alike",
-    "is not none": "no runner was made: look for --disable-cuda-graph and for a device without graphs",
-    "runner": "no runner was made: look for --disable-cuda-graph and for a device without graphs",
-}
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -42,46 +28,41 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _denied(case: Case, arm: Arm, capture: Capture) -> Iterator[Finding]:
-    by_phase: dict[Phase, list[Denial]] = defaultdict(list)
-    for denial in capture.denials:
-        if denial.decides and denial.phase in PARTS:
-            by_phase[denial.phase].append(denial)
-    for phase, denials in by_phase.items():
-        denials.sort(key=lambda denial: -sum(denial.counts.values()))
-        largest = max((denial.batch_size or 0 for denial in denials), default=0)
-        evidence = [
-            Evidence(
-                f"{sum(denial.counts.values())} times"
-                + (f" at batch {denial.batch_size}" if denial.batch_size else "")
-                + f": {condition(denial)}",
-                f"gate {denial.gate}",
-            )
-            for denial in denials[:8]
-        ]
+    by_phase: dict[Phase, list[Refusals]] = defaultdict(list)
+    for one in refusals(capture):
+        if one.denial.decides and one.denial.phase in PARTS:
+            by_phase[one.denial.phase].append(one)
+    main = (case.rows[0].candidate if arm is case.other else case.rows[0].baseline).graph_share if case.rows else {}
+    for phase in (phase for phase in PARTS if phase in by_phase):
+        denied = by_phase[phase]
+        evidence = [Evidence(one.line, f"gate {one.denial.gate}") for one in denied[:8]]
         if (share := arm.graph_share.get(phase)) is not None:
             evidence.append(
                 Evidence(f"{percent(share)} of {PHASE_NAMES[phase]} passes ran as a graph", "SGLang's own answer")
             )
-        main = (case.rows[0].candidate if arm is case.other else case.rows[0].baseline).graph_share if case.rows else {}
-        explained = all(denial.explained for denial in denials)
         yield Finding(
             code=f"graph_denied_{phase}",
             what=f"{arm.name}: {PHASE_NAMES[phase]} was denied its graph",
             evidence=tuple(evidence),
-            sure="certain" if explained else "likely",
-            advice=_remedy(denials[0], largest),
+            sure="certain" if all(one.denial.explained for one in denied) else "likely",
+            advice=_to_do(denied),
             refuted_by=f"with a graph, {PHASE_NAMES[phase]} takes no less time: probe again with the change",
             part=PARTS[phase] if main.get(phase, 1.0) < EAGER and arm is case.other else None,
-            batch_size=denials[0].batch_size,
+            batch_size=denied[0].denial.batch_size,
         )
 
 
-def _remedy(denial: Denial, batch: int) -> str:
-    said = " ".join([denial.reason, *(f"{frame.text} {frame.shown}" for frame in denial.frames[-1:])]).lower()
-    for word, remedy in REMEDIES.items():
-        if word in said:
-            return remedy.format(batch=batch or "the load")
-    return "read the condition where it stands and change what makes it false"
+def _to_do(denied: Sequence[Refusals]) -> str:
+    """What would allow the most frequent refusal; of refusals by the same condition, the one that asks for most."""
+    first = denied[0].advice
+    if first is None:
+        leaf = denied[0].denial.frames[-1:]
+        where = f": read it at {leaf[0].file.rsplit('/', 1)[-1]}:{leaf[0].line}" if leaf else ""
+        return f"no advice: this condition is not a known one{where}"
+    alike = [one for one in denied if one.advice is not None and one.advice.code == first.code]
+    most = max(alike, key=lambda one: max(one.batch_sizes, default=0)).advice
+    assert most is not None
+    return most.sentence
 
 
 def _never(case: Case) -> Iterator[Finding]:
@@ -146,7 +127,7 @@ def _beyond_captured(arm: Arm, capture: Capture) -> Iterator[Finding]:
                 Evidence(f"measured at batch {', '.join(map(str, beyond))}", "recorded steps"),
             ),
             sure="certain",
-            advice=f"raise --cuda-graph-max-bs to at least {max(beyond)} (off the stride grid it is silently lower)",
+            advice=room_for(max(beyond), largest, phase, capture.server).sentence,
             refuted_by=f"a pass with a graph at batch {min(beyond)}",
             part="verify" if arm.speculative else None,
             batch_size=min(beyond),

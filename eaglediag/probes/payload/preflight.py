@@ -64,7 +64,7 @@ def main() -> None:
         found.update(
             package=package,
             release=found["release"] or _release_of(package),
-            commit=_commit(package),
+            commit=commit_of(package),
             layout=probe_points.layout_of(package),
             points=[point.target for point in points],
             missing=missing,
@@ -89,7 +89,7 @@ def _release_of(package: str) -> str | None:
     return None
 
 
-def _commit(package: str) -> str | None:
+def commit_of(package: str) -> str | None:
     """The commit of a checkout; None for an installed wheel."""
     folder = os.path.realpath(package)
     while folder != os.path.dirname(folder):
