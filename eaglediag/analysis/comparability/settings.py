@@ -19,6 +19,8 @@ NEUTRAL_ARGUMENTS = frozenset(
         "host",
         "port",
         "nccl_port",
+        "grpc_port",
+        "engine_info_bootstrap_port",
         "dist_init_addr",
         "log_level",
         "log_level_http",
