@@ -16,11 +16,15 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Capture, Denial, Rank
 from eaglediag.reports.steps_file import Parcel, Told, over
 from eaglediag.reports.untrusted import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Kineto's quarter: three months of 2,629,746 s.
 QUARTER_S = 7_889_238
@@ -84,50 +88,53 @@ def _conditions(capture: Capture) -> Conditions:
 
 def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> tuple[set[tuple[int, int]], bytes]:
     """(tracks met, events as text) of one parcel. Runs in a process of its own for large files."""
-    section, steps = parcel.section, parcel.steps()
+    section, rows = parcel.section, parcel.steps()
     process, shift = FIRST_PROCESS + section.rank, section.epoch_ns - base
-    is_step = steps["row"] == "step"
-    kinds = dict(zip(steps.loc[is_step, "step"], steps.loc[is_step, "phase"], strict=True))
-    divided = set(steps.loc[~is_step, "step"])
+    rows["ts"] = (rows["start_ns"] + shift) / 1e3
+    is_step = rows["row"] == "step"
+    kinds = rows.loc[is_step].drop_duplicates("step").set_index("step")["phase"].astype("object")
+    rows["tid"] = rows["step"].map(kinds).fillna("cycle").map(TRACKS)
+    # A step that was recorded phase by phase only frames them.
+    bare = rows[~is_step | ~rows["step"].isin(rows.loc[~is_step, "step"])]
+    device = bare[bare["device_us"].notna()]
     # A parcel does not know when the device finished the one before: neighbours take turns on two tracks.
-    device = ON_DEVICE + parcel.number % 2
-    free = 0.0
-    tracks: set[int] = set()
-    lines: list[str] = []
-    add = lines.append
-    names = ("row", "step", "phase", "batch", "tokens", "graph")
-    columns = [steps[name].tolist() for name in names]
-    columns += [((steps["start_ns"] + shift) / 1e3).tolist(), (steps["host_ns"] / 1e3).fillna(0.0).tolist()]
-    columns += [steps["device_us"].tolist()]
-    for row, step, phase, batch, tokens, graph, ts, host_us, device_us in zip(*columns, strict=True):
-        track = TRACKS[phase if row == "step" else kinds.get(step, "cycle")]
-        tracks.add(track)
-        add(
-            f'{{"ph":"X","pid":{process},"tid":{track},"ts":{ts:.3f},"dur":{host_us:.3f},"name":"{phase}",'
-            f'"args":{{"step":{step},"batch":{batch},"tokens":{tokens},"graph":{graph}}}}},\n'
-        )
-        if row == "step" and step in divided:
-            continue
-        if graph == "false" and (said := conditions.get((phase, batch)) or conditions.get((phase, "null"))):
-            add(
-                f'{{"ph":"i","s":"t","pid":{process},"tid":{track},"ts":{ts:.3f},"name":"no graph",'
-                f'"args":{{"phase":"{phase}","condition":{said}}}}},\n'
-            )
-        if device_us == device_us:  # not NaN: it was measured
-            tracks.add(device)
-            free = max(free, ts)
-            add(
-                f'{{"ph":"X","pid":{process},"tid":{device},"ts":{free:.3f},"dur":{device_us:.3f},"name":"{phase}",'
-                f'"args":{{"step":{step},"graph":{graph}}}}},\n'
-            )
-            free += device_us
-    for accepted in parcel.accepted():
-        add(
-            f'{{"ph":"C","pid":{process},"ts":{(accepted.start_ns + shift) / 1000:.3f},"name":"accept length",'
-            f'"args":{{"tokens":{sum(accepted.lengths) / len(accepted.lengths):.3f}}}}},\n'
-        )
+    device = device.assign(tid=ON_DEVICE + parcel.number % 2, ts=_earliest(device["ts"], device["device_us"]))
+    lines = [*_spans(rows, rows["host_ns"].fillna(0) / 1e3, process), *_spans(device, device["device_us"], process)]
+    for (phase, batch, tid), eager in bare[bare["graph"] == "false"].groupby(["phase", "batch", "tid"], observed=True):
+        if said := conditions.get((phase, batch)) or conditions.get((phase, "null")):
+            head = f'{{"ph":"i","s":"t","pid":{process},"tid":{tid},"name":"no graph","args":'
+            head += f'{{"phase":"{phase}","condition":{said}}},"ts":'
+            lines += [f"{head}{ts:.3f}}},\n" for ts in eager["ts"]]
+    head = f'{{"ph":"C","pid":{process},"name":"accept length","args":{{"tokens":'
+    lines += [
+        f'{head}{sum(one.lengths) / len(one.lengths):.3f}}},"ts":{(one.start_ns + shift) / 1000:.3f}}},\n'
+        for one in parcel.accepted()
+    ]
     text = "".join(lines).encode()
-    return {(section.rank, track) for track in tracks}, gzip.compress(text, 1) if packed else text
+    tracks = {(section.rank, int(track)) for part in (rows, device) for track in part["tid"].unique()}
+    return tracks, gzip.compress(text, 1) if packed else text
+
+
+def _spans(rows: pd.DataFrame, us: pd.Series[float], process: int) -> Iterator[str]:
+    """Complete events. There are few kinds of them, so most of each line is made once a kind."""
+    kinds = rows.groupby(["tid", "phase", "batch", "tokens", "graph"], observed=True, sort=False)
+    texts = [
+        (
+            f'{{"ph":"X","pid":{process},"tid":{tid},"name":"{phase}","ts":',
+            f',"args":{{"batch":{batch},"tokens":{tokens},"graph":{graph},"step":',
+        )
+        for tid, phase, batch, tokens, graph in (kind for kind, _ in kinds)
+    ]
+    columns = (kinds.ngroup().tolist(), rows["ts"].tolist(), us.tolist(), rows["step"].tolist())
+    for kind, ts, spent, step in zip(*columns, strict=True):
+        head, tail = texts[kind]
+        yield f'{head}{ts:.3f},"dur":{spent:.3f}{tail}{step}}}}},\n'
+
+
+def _earliest(starts: pd.Series[float], spent: pd.Series[float]) -> pd.Series[float]:
+    """Where spans of `spent` lie when each begins at its start or when the one before has ended, whichever is later."""
+    before = spent.cumsum() - spent
+    return before + (starts - before).cummax()
 
 
 def _counters(capture: Capture, base: int) -> Iterator[str]:

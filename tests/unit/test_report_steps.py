@@ -94,6 +94,12 @@ def test_several_processes_give_the_same(
         ([HEADER, [*STEP[:6], -1, *STEP[7:]]], "not a row"),
         ([HEADER, ["step", 1, "<script>", *STEP[3:]]], "not a row"),
         ([HEADER, STEP[:-1]], "not a row"),
+        ([HEADER, STEP, [*STEP, 1, 2]], "not a row"),
+        ([HEADER, STEP, "\n"], "not a row"),
+        ([HEADER, [*STEP[:8], 1e300, *STEP[9:]]], "not a row"),
+        ([HEADER, [*STEP[:8], "inf", *STEP[9:]]], "not a row"),
+        ([HEADER, [*STEP[:1], 1.5, *STEP[2:]]], "not a row"),
+        ([HEADER, [*STEP[:5], "maybe", *STEP[6:]]], "not a row"),
         ([HEADER, [*STEP[:8], float("nan"), *STEP[9:]]], "not a row"),
         ([HEADER, "\x1b[2J\n"], "not a row"),
         ([HEADER, json.dumps(STEP)], "middle of a line"),
@@ -185,7 +191,7 @@ def test_trace_marks_denials_and_the_gpus_state(tmp_path: Path) -> None:
     denied = [event["args"] for event in found if event["name"] == "no graph"]
     assert len(denied) == 150
     assert {one["phase"] for one in denied} == {"draft", "verify", "draft_extend"}
-    assert all("`cuda_graph_bs <= self.max_bs` with 12 <= 8" in one["condition"] for one in denied)
+    assert all("`cuda_graph_bs <= self.max_bs` was `12 <= 8`" in one["condition"] for one in denied)
     counters = [event for event in found if event["ph"] == "C" and event["pid"] == chrome_trace.CLOCKS]
     assert {event["name"] for event in counters} == {
         f"GPU {i}: {what}" for i in range(2) for what in ("SM clock, MHz", "power, W", "clock event reasons")
