@@ -28,7 +28,8 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA GPU", allow_module_level=True)
 
 
-def work(times: int = 20) -> Any:
+def work(times: int = 100) -> Any:
+    """About 5 ms: a phase's length, beside which the launch of its first kernel is nothing."""
     matrix = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
     for _ in range(times):
         matrix = matrix @ matrix
@@ -122,12 +123,13 @@ def test_the_sampler_sees_the_load(tmp_path: Path) -> None:
     folder.ship(sys.executable)
     sampler = GpuSampler(host, folder, sys.executable)
     sampler.start(10.0, [{"gpu": torch.cuda.current_device(), "pid": os.getpid()}], {})
+    time.sleep(1.5)  # the counters are read about once a second, and a window needs a reading on both sides
     begin = time.time()
     while time.time() < begin + 3.0:
         work(200)
         torch.cuda.synchronize()
     end = time.time()
-    time.sleep(0.7)
+    time.sleep(1.5)
     sampling = sampler.stop([Window(id="load", started=begin, duration_s=end - begin)])
     assert not sampling.refused
     (gpu,) = sampling.gpus
@@ -139,4 +141,4 @@ def test_the_sampler_sees_the_load(tmp_path: Path) -> None:
     assert "load" in gpu.throttled_ms
     assert all(0 <= ms <= 1000 * (end - begin) * 1.1 for ms in gpu.throttled_ms["load"].values())
     assert sampling.cost is not None
-    assert 20 <= sampling.cost.samples <= 60
+    assert 40 <= sampling.cost.samples <= 80
