@@ -60,7 +60,6 @@ def render(material: Material, out: TextIO) -> None:
             refused=refused,
             left_out=left_out,
             place=denials.place,
-            codes=[finding.code for finding in result.findings] if result else [],
             differences=tables.differences(result) if result else (),
             problems=_problems(material),
             facts=[_facts(side.capture) for side in material.sides],
@@ -78,10 +77,10 @@ def _figures(material: Material) -> Iterator[Figure | None]:
     yield collectives.figure(material)
 
 
-def _about(figure: Figure, material: Material) -> list[tuple[str, str]]:
-    """(code, what) of the findings that a figure shows."""
+def _about(figure: Figure, material: Material) -> list[tuple[int, str]]:
+    """(number, what) of the findings that a figure shows."""
     findings = material.comparison.findings if material.comparison else ()
-    return [(one.code, one.what) for one in findings if one.code.startswith(figure.findings)]
+    return [(number, one.what) for number, one in enumerate(findings, 1) if one.code.startswith(figure.findings)]
 
 
 def _shown_in(figures: list[Figure], material: Material) -> dict[str, list[tuple[str, str]]]:
