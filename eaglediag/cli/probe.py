@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from eaglediag.cli import options
+from eaglediag.cli import options, read_only
 from eaglediag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,14 +15,26 @@ if TYPE_CHECKING:
 
 
 def probe(
+    context: typer.Context,
     host: options.HostOption,
-    launch: Annotated[str, typer.Option(help="The command that starts the server, as you would type it on the host.")],
+    launch: Annotated[
+        str | None, typer.Option(help="The command that starts the server, as you would type it on the host.")
+    ] = None,
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "-o", "--output", help="Where the capture goes; with --ab, the folder for baseline.json and eagle.json."
+            "-o",
+            "--output",
+            help="Where the capture goes; with --ab, the folder for baseline.json and eagle.json. "
+            "With --read-only it may be left out.",
         ),
-    ],
+    ] = None,
+    url: read_only.Url = None,
+    only_read: read_only.ReadOnlyFlag = False,
+    log: read_only.Log = None,
+    drive: read_only.Drive = False,
+    duration: read_only.Duration = 60.0,
+    api_key: read_only.ApiKey = None,
     ab: Annotated[
         bool,
         typer.Option(
@@ -102,19 +114,50 @@ def probe(
     Example: eaglediag probe --host gpu1 --ab -o results --launch 'python -m sglang.launch_server --model-path /m/target
     --speculative-algorithm EAGLE3 --speculative-draft-model-path /m/draft --speculative-num-steps 2
     --speculative-eagle-topk 1 --speculative-num-draft-tokens 3 --tp 8'
+
+    A server that must not be restarted is only read, with what it tells by itself:
+
+    eaglediag probe --host gpu1 --url http://127.0.0.1:30000 --read-only --log /var/log/sglang.log -o capture.json
     """
+    read_only.check(context, launch, url, only_read)
+    load = _load(
+        concurrency, requests, max_new_tokens, temperature, seed, prompts, random_input_len, endpoint, ignore_eos
+    )
+    if url is not None:
+        with options.open_hosts(
+            host,
+            accept_new_host_key=accept_new_host_key,
+            identities=identity or (),
+            ssh_config=ssh_config,
+            container=container,
+            container_runtime=container_runtime,
+        ) as hosts:
+            read_only.run(
+                hosts,
+                url,
+                output,
+                arm=arm,
+                log=log,
+                load=load if drive else None,
+                duration_s=duration,
+                api_key=api_key,
+                python=python,
+                gpu_hz=gpu_hz,
+                remote_parent=remote_parent,
+                as_json=as_json,
+            )
+        return
     from eaglediag.cli.progress import TerminalProgress
     from eaglediag.probes.launch import LaunchCommand
     from eaglediag.probes.run import Arm, probe_arms
     from eaglediag.probes.session import Plan
 
+    if launch is None or output is None:
+        raise UsageError("-o is missing", "name the capture to write, or with --ab a folder")
     command = LaunchCommand.parse(launch)
     sweep = _sweep(sweep_accept_length)
     if sweep and "SGLANG_SIMULATE_ACC_LEN" not in command.environment:
         command = command.with_environment(SGLANG_SIMULATE_ACC_LEN=f"{sweep[0]:g}")
-    load = _load(
-        concurrency, requests, max_new_tokens, temperature, seed, prompts, random_input_len, endpoint, ignore_eos
-    )
     if repeat > 1 and not ab:
         raise UsageError("--repeat goes with --ab", "add --ab, or probe once")
     if ab:

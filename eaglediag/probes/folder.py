@@ -7,12 +7,13 @@ import hashlib
 import json
 import secrets
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 import eaglediag
 from eaglediag.errors import HostError
-from eaglediag.hosts.base import Host
+from eaglediag.hosts.base import Host, Process
 
 #: Where folders go on the host unless told otherwise, and what `eaglediag clean` looks for.
 PARENT = "/tmp"
@@ -44,13 +45,15 @@ except OSError as error:
 """
 
 
-def payload_files() -> dict[str, bytes]:
-    """The files that go to the host, by path in the folder."""
+def payload_files(only: Sequence[str] = ()) -> dict[str, bytes]:
+    """The files that go to the host, by path in the folder; with `only`, these payload modules and nothing else."""
     files = {
         f"lib/eaglediag_payload/{item.name}": item.read_bytes()
         for item in resources.files("eaglediag.probes.payload").iterdir()
-        if item.name.endswith(".py")
+        if item.name.endswith(".py") and (not only or item.name in only)
     }
+    if only:
+        return files
     information = f"lib/eaglediag_payload-{eaglediag.__version__}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: eaglediag-payload\nVersion: {eaglediag.__version__}\n"
     files[f"{information}/METADATA"] = metadata.encode()
@@ -74,9 +77,12 @@ class RemoteFolder:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def ship(self, python: str) -> None:
-        """Make the folder and write the payload into it, in one command. Raises HostError with the host's own words."""
-        files = payload_files()
+    def ship(self, python: str, only: Sequence[str] = ()) -> None:
+        """Make the folder and write the payload, or `only` some modules of it, into it, in one command.
+
+        Raises HostError with the host's own words.
+        """
+        files = payload_files(only)
         manifest = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
         files["MANIFEST.sha256"] = manifest.encode()
         encoded = {name: base64.b64encode(data).decode() for name, data in files.items()}
@@ -88,8 +94,12 @@ class RemoteFolder:
                 f"make {self.parent} writable and free some space, or name another folder with --remote-parent",
             )
 
+    def guard(self) -> Process:
+        """A shell on the host that removes the folder as soon as its input ends, also when the connection is lost."""
+        return self.host.popen(["sh", "-c", "trap '' HUP; cat >/dev/null; rm -rf -- \"$1\"", "sh", self.path])
+
     def remove(self) -> None:
-        """Remove the folder; a host that is gone has a supervisor that does it."""
+        """Remove the folder; on a host that is gone its supervisor or guard does it."""
         if self.gone:
             return
         try:

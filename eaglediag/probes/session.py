@@ -24,7 +24,6 @@ from eaglediag.capture.model import (
     Refusal,
     Source,
     Window,
-    Workload,
 )
 from eaglediag.capture.model import (
     Server as ServerDescription,
@@ -44,7 +43,7 @@ from eaglediag.probes.profile import Profiler
 from eaglediag.probes.progress import Progress, silent
 from eaglediag.probes.server import Server
 from eaglediag.probes.skew import rank_skew
-from eaglediag.probes.workload import Client, Load, Result, random_prompts
+from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Load, Result, describe, random_prompts
 
 #: Environment that changes how a server runs; anything else stays on the host.
 ENVIRONMENT = (
@@ -58,7 +57,6 @@ ENVIRONMENT = (
     "TRITON_",
     "CUDA_",
 )
-WARM_UP_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -378,17 +376,7 @@ class Session:
             server=description,
             hosts=[self._host(name, checked) for name, checked in self.preflights],
             instrumentation=self.instrumentation,
-            workload=Workload(
-                source=f"{load.source}, {self.endpoint or load.endpoint} endpoint",
-                prompts=len(load.prompts),
-                random_input_len=load.random_input_len,
-                max_new_tokens=load.max_new_tokens,
-                temperature=load.temperature,
-                seed=load.seed,
-                concurrency=list(load.concurrency),
-                requests_per_window=load.requests,
-                digest=load.digest(),
-            ),
+            workload=describe(load, self.endpoint),
             windows=self.windows,
             denials=merge_denials(self.denials),
             profiles=self.profiles,

@@ -15,12 +15,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from eaglediag.capture.model import Request
+from eaglediag.capture.model import Request, Workload
 from eaglediag.errors import HostError, InstrumentationError, UsageError
 from eaglediag.hosts.base import Host
 
 Endpoint = Literal["auto", "generate", "chat"]
 REQUEST_TIMEOUT_S = 600.0
+WARM_UP_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,21 @@ class Load:
         """Identifies the prompts, whatever their source."""
         text = json.dumps([[prompt.kind, prompt.text, prompt.token_ids] for prompt in self.prompts])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def describe(load: Load, endpoint: str) -> Workload:
+    """The load as the capture has it."""
+    return Workload(
+        source=f"{load.source}, {endpoint or load.endpoint} endpoint",
+        prompts=len(load.prompts),
+        random_input_len=load.random_input_len,
+        max_new_tokens=load.max_new_tokens,
+        temperature=load.temperature,
+        seed=load.seed,
+        concurrency=list(load.concurrency),
+        requests_per_window=load.requests,
+        digest=load.digest(),
+    )
 
 
 def built_in_prompts() -> list[Prompt]:
@@ -128,7 +144,10 @@ class Result:
 
 
 class Client:
-    """Sends requests to the server through the host's connection, one connection a thread; `turn` is held meanwhile."""
+    """Sends requests to the server through the host's connection, one connection a thread; `turn` is held meanwhile.
+
+    Once `stopped` is set no further request is sent. `model` is the name that chat requests give; SGLang takes any.
+    """
 
     def __init__(
         self,
@@ -137,9 +156,14 @@ class Client:
         load: Load,
         api_key: str | None = None,
         turn: AbstractContextManager[object] | None = None,
+        address: str = "127.0.0.1",
+        model: str = "default",
     ) -> None:
         self.host = host
         self.port = port
+        self.address = address
+        self.model = model
+        self.stopped = threading.Event()
         self.load = load
         self.turn = turn or nullcontext()
         self.endpoint: Endpoint = load.endpoint
@@ -189,7 +213,7 @@ class Client:
 
         def work() -> None:
             connection: http.client.HTTPConnection | None = None
-            while not lost:
+            while not lost and not self.stopped.is_set():
                 with lock:
                     number, prompt = next(pending, (-1, None))
                 if prompt is None:
@@ -242,8 +266,8 @@ class Client:
 
     def connect(self, timeout_s: float = REQUEST_TIMEOUT_S) -> http.client.HTTPConnection:
         """A connection to the server's HTTP API. Raises ConnectionError, HostError."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-        stream = self.host.connect(self.port)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=timeout_s)
+        stream = self.host.connect(self.port, self.address)
         stream.settimeout(timeout_s)
         connection.sock = stream
         return connection
@@ -279,7 +303,7 @@ class Client:
     def _body(self, prompt: Prompt, max_new_tokens: int) -> tuple[str, dict[str, Any]]:
         if self.endpoint == "chat":
             return "/v1/chat/completions", {
-                "model": "default",
+                "model": self.model,
                 "messages": [{"role": "user", "content": prompt.text}],
                 "max_tokens": max_new_tokens,
                 "temperature": self.load.temperature,

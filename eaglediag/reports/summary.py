@@ -13,24 +13,27 @@ from eaglediag.analysis.denials import Refusals, refusals
 from eaglediag.capture.model import BatchStats, Capture, PhaseStats, Window
 from eaglediag.reports.untrusted import printable
 
+ENGINES = {"sglang": "SGLang", "vllm": "vLLM"}
 PART_NAMES = {"draft_extend": "draft-extend"}
 
 
-def render(capture: Capture, path: Path, out: Console) -> None:
-    """Print the summary of a capture that was just written to `path`."""
+def render(capture: Capture, path: Path | None, out: Console) -> None:
+    """Print the summary of a capture that was just written to `path`, if it was written."""
     server, instrumentation = capture.server, capture.instrumentation
     seen = sum(rank.seen for rank in instrumentation.ranks)
-    head = f"{capture.arm}: SGLang {server.release}" if server.release else capture.arm
+    head = f"{capture.arm}: {ENGINES[server.engine]} {server.release}" if server.release else capture.arm
     if server.speculation is not None:
         speculation = server.speculation
         head += f", {speculation.algorithm}, {speculation.num_steps} steps, {speculation.num_draft_tokens} draft tokens"
     status = "" if capture.status == "complete" else " PARTIAL"
-    out.print(Text(printable(f"{head}, ranks {seen}/{instrumentation.ranks_expected or '?'}, {path}{status}")))
+    if instrumentation.route != "none":
+        head += f", ranks {seen}/{instrumentation.ranks_expected or '?'}"
+    out.print(Text(printable(head + ("" if path is None else f", {path}") + status)))
     if capture.windows:
         out.print(_windows(capture))
     for window in capture.windows:
         batch = typical(window)
-        if batch is not None and batch.kind == "cycle":
+        if batch is not None and batch.kind == "cycle" and any(part.host_ms or part.device_ms for part in batch.parts):
             out.print(Text(printable(f"  a cycle at batch {batch.batch_size}, ms: {parts(batch)}")))
     for one in main_refusals(capture):
         out.print(Text(printable(f"  no graph: {one.line}")))
@@ -53,7 +56,7 @@ def _windows(capture: Capture) -> Table:
         if batch is not None:
             steps = (str(batch.batch_size), f"{batch.period_ms.mean:.2f}", accept_length(batch), graphs(batch))
         table.add_row(
-            str(window.concurrency),
+            "-" if window.concurrency is None else str(window.concurrency),
             str(len(window.requests)),
             "-" if window.throughput is None else f"{window.throughput:.1f}",
             f"{latencies[len(latencies) // 2]:.0f}" if latencies else "-",

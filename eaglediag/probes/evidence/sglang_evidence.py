@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from eaglediag.capture.model import CapturedGraphs, Denial, Phase, PhaseStats, RankWindow, Server, Window
 from eaglediag.capture.model import Rank as ServerRank
@@ -28,7 +28,7 @@ def evidence(log: SglangLog, files: list[str]) -> Evidence:
     interval = decode_log_interval(server.arguments) or _seen_interval(series) or DEFAULT_DECODE_LOG_INTERVAL
     numbered = {rank: number for number, rank in enumerate(sorted(series))}
     windows = _windows(series, numbered, interval, speculative)
-    denials = list(_denials(windows, server))
+    denials = list(eager_steps(windows, server))
     problems = [
         *sglang_problems.of_the_log(log, launch, source),
         *sglang_problems.of_the_lines(series, server, interval),
@@ -117,15 +117,17 @@ def _rank_window(number: int, size: int, lines: Blocked, interval: int, speculat
     return RankWindow(rank=number, batches=[stats], phases=flags, steps_recorded=stats.count)
 
 
-def _denials(windows: list[Window], server: Server) -> Iterator[Denial]:
-    """Eager steps, as far as a log shows them: that there was no graph, and whether the batch exceeds every size."""
+def eager_steps(windows: Sequence[Window], server: Server) -> Iterator[Denial]:
+    """Eager steps, as far as a log or a metrics page shows them: that there was no graph, and, where the batch exceeds
+    every captured size, why.
+    """
     for window in windows:
         for rank in window.ranks:
             for one in rank.phases:
                 if one.graph is not False or one.batch_size is None:
                     continue
                 sizes = server.captured[one.phase].sizes if one.phase in server.captured else []
-                reason = "the log's graph flag is False; which condition said no is not in a log"
+                reason = "the server's graph flag is False; which condition said no, it does not tell"
                 if sizes and one.batch_size > max(sizes):
                     reason = f"batch size {one.batch_size} is above the largest captured size {max(sizes)}"
                 elif one.phase in server.captured and not sizes and server.captured[one.phase].method != "log_line":
@@ -133,7 +135,7 @@ def _denials(windows: list[Window], server: Server) -> Iterator[Denial]:
                 yield Denial(
                     phase=one.phase,
                     batch_size=one.batch_size,
-                    gate="unknown (from a log)",
+                    gate="unknown (not probed)",
                     explained=False,
                     reason=reason,
                     counts={rank.rank: one.count},

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from eaglediag.capture.model import (
-    AcceptStats,
-    BatchStats,
-    Blocks,
     CapturedGraphs,
     Denial,
     ModelShape,
@@ -25,7 +22,7 @@ from eaglediag.capture.model import (
 )
 from eaglediag.capture.model import Rank as ServerRank
 from eaglediag.probes.evidence.evidence import Evidence, Fact, server_facts
-from eaglediag.probes.evidence.server_info import distribution
+from eaglediag.probes.evidence.stretches import Stretch, batch_stats
 from eaglediag.probes.evidence.vllm_log import (
     MARK,
     EngineLine,
@@ -43,17 +40,6 @@ LONGEST_LINE = 100_000
 KEPT = 10_000
 
 _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "ngram": "NGRAM", "draft_model": "STANDALONE", "mtp": "NEXTN"}
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """One interval at one batch size. `passes` and `tokens` are 0 without speculation."""
-
-    time: float
-    steps: int
-    period_ms: float
-    passes: int
-    tokens: int
 
 
 @dataclass
@@ -219,37 +205,9 @@ def _window(size: int, found: list[tuple[int, deque[Stretch]]], log: VllmLog, en
         duration_s=max(LOG_INTERVAL_S * len(stretches) for _, stretches in found),
         throughput_method="log_line",
         ranks=[
-            RankWindow(rank=engine, batches=[_batch(size, list(stretches), log.speculative)])
+            RankWindow(rank=engine, batches=[batch_stats(size, stretches, log.speculative, "log_line")])
             for engine, stretches in found
         ],
-    )
-
-
-def _batch(size: int, stretches: list[Stretch], speculative: bool) -> BatchStats:
-    summary = distribution([one.period_ms for one in stretches])
-    summary.method = "log_line"
-    # The mean over steps, as everywhere: the summary's own is over lines of equal length in time.
-    steps = sum(one.steps for one in stretches)
-    summary.mean = sum(one.steps * one.period_ms for one in stretches) / steps
-    return BatchStats(
-        batch_size=size,
-        kind="cycle" if speculative else "decode",
-        count=steps,
-        period_ms=summary,
-        accept=AcceptStats(
-            passes=sum(one.passes for one in stretches),
-            tokens=sum(one.tokens for one in stretches),
-            method="log_line",
-        )
-        if speculative
-        else None,
-        blocks=Blocks(
-            t=[one.time for one in stretches],
-            steps=[one.steps for one in stretches],
-            period_ms=[one.steps * one.period_ms for one in stretches],
-            passes=[one.passes for one in stretches],
-            tokens=[one.tokens for one in stretches],
-        ),
     )
 
 
@@ -273,7 +231,7 @@ def _denials(windows: list[Window], server: Server, log: VllmLog) -> Iterator[De
                     yield Denial(
                         phase=phase,
                         batch_size=batch.batch_size,
-                        gate="unknown (from a log)",
+                        gate="unknown (not probed)",
                         explained=False,
                         reason=reason,
                         counts={rank.rank: batch.count},
