@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from eaglediag.analysis.findings import Share
     from eaglediag.analysis.pairing import Row
 
+#: An interval of the speed-up wider than this around 1 is not called break-even.
+VAGUE = 0.1
+
 PHASE_NAMES: dict[Phase, str] = {
     "decode": "decode",
     "verify": "verify",
@@ -124,6 +127,12 @@ def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
         case "lose":
             return f"Speculation loses{at}: {needs}, {reached}."
         case "break_even":
+            slow, fast = answer.speedup_interval or (1.0, 1.0)
+            if fast - slow > VAGUE:
+                return (
+                    f"The figures cannot tell whether speculation wins{at}: {needs}, {reached}, but the speed-up "
+                    f"may be anything from {number(slow, (fast - slow) / 2)} to {number(fast, (fast - slow) / 2)}."
+                )
             return f"Speculation breaks even{at}, as far as the figures can tell: {needs}, {reached}."
         case _:
             return f"{needs[0].upper()}{needs[1:]}{at}; no accept length was given."

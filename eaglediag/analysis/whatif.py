@@ -15,15 +15,18 @@ from eaglediag.analysis import breakeven
 from eaglediag.analysis.breakeven import BreakEven, Interval
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import number
-from eaglediag.analysis.measured import CYCLE_PARTS
+from eaglediag.analysis.graph_price import EAGER, RefusedError, graphed
 from eaglediag.analysis.pairing import Row
-from eaglediag.analysis.sentences import PHASE_NAMES
-from eaglediag.capture.model import Capture, Phase, Profile
+from eaglediag.capture.model import Capture, Phase
 from eaglediag.errors import UsageError
 
-EAGER = 0.5
 #: Fewer verify passes than this say too little about single positions.
 MIN_PASSES = 200
+GRAPHED_ALREADY = "every phase has its graph already"
+
+Bound = Literal["at least", "at most", "about", ""]
+#: The baseline's capture and the candidate's.
+Arms = tuple[Capture, Capture]
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,51 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What a later capture would measure, in ms. `at_least`: the phases, decode included, priced at a lower bound."""
+
+    step_ms: float
+    parts: dict[Phase, float]
+    cycle_ms: float
+    at_least: frozenset[Phase] = frozenset()
+
+    @property
+    def step_bound(self) -> Bound:
+        """What kind of figure the step's time is."""
+        return "at least" if "decode" in self.at_least else ""
+
+    @property
+    def cycle_bound(self) -> Bound:
+        """What kind of figure the cycle's time is."""
+        return "at least" if self.at_least - {"decode"} else ""
+
+    @property
+    def break_even_bound(self) -> Bound:
+        """What the bounds of cycle and step make of their ratio."""
+        if self.step_bound and self.cycle_bound:
+            return "about"
+        return "at most" if self.step_bound else self.cycle_bound
+
+    @property
+    def speedup_bound(self) -> Bound:
+        """The same for the inverse."""
+        opposite: dict[Bound, Bound] = {"at least": "at most", "at most": "at least"}
+        return opposite.get(self.break_even_bound, self.break_even_bound)
+
+    @property
+    def gap_ms(self) -> float | None:
+        """The host gap of a cycle; None when its parts are not known."""
+        return self.cycle_ms - sum(self.parts.values()) if self.parts else None
+
+
+@dataclass(frozen=True)
 class WhatIfRow:
     """One batch size, as it is and as it would be. `refused` says why there is no answer; `notes` how it was priced."""
 
     batch_size: int
     before: BreakEven
     after: BreakEven | None
+    prediction: Prediction | None = None
     notes: tuple[str, ...] = ()
     refused: str = ""
 
@@ -69,17 +111,18 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class _Scenario:
+    """A changed batch size. `like` is the row whose relative intervals the changed figures keep."""
+
     row: Row
     parts: dict[Phase, float]
     cycle_ms: float
+    step_ms: float
     accept_length: float
     draft_tokens: int | None
     chain: bool
+    like: Row
+    at_least: frozenset[Phase] = frozenset()
     notes: tuple[str, ...] = ()
-
-
-class _RefusedError(Exception):
-    pass
 
 
 def parse(text: str) -> Change:
@@ -101,13 +144,16 @@ def parse(text: str) -> Change:
     )
 
 
-def what_if(asked: Sequence[str], candidate: Capture, comparison: Comparison) -> WhatIf:
-    """Apply the changes one after the other to every batch size. Raises UsageError when there is nothing to change."""
+def what_if(asked: Sequence[str], arms: Arms, comparison: Comparison) -> WhatIf:
+    """Apply the changes one after the other to every batch size. `comparison` is that of the two `arms`.
+
+    Raises UsageError when there is nothing to change.
+    """
     changes = [parse(text) for text in asked]
     rows = [row for row in comparison.rows if row.break_even is not None and row.break_even.accept_length is not None]
     if not rows:
         raise UsageError("no batch size has a break-even and an accept length", "what-if needs steps of both arms")
-    answers = tuple(_answer(row, changes, rows, candidate) for row in rows)
+    answers = tuple(_answer(row, changes, comparison, arms) for row in rows)
     choosing = any(change.kind == "draft-tokens" for change in changes)
     return WhatIf(
         asked=tuple(asked),
@@ -146,7 +192,7 @@ def choose(row: Row, rows: Sequence[Row]) -> Choice:
         for tokens in range(1, (start.draft_tokens or 0) + 1):
             scenario = _with_draft_tokens(start, tokens, rows)
             speedups.append(scenario.accept_length * row.baseline.period.value / scenario.cycle_ms)
-    except _RefusedError as refusal:
+    except RefusedError as refusal:
         return Choice(row.batch_size, refused=str(refusal))
     if not speedups:
         return Choice(row.batch_size, refused="the number of drafted tokens is not on record")
@@ -156,19 +202,21 @@ def choose(row: Row, rows: Sequence[Row]) -> Choice:
     return Choice(row.batch_size, tuple(speedups), speedups.index(ranked[0]) + 1 if stands_out else None, margin)
 
 
-def _answer(row: Row, changes: Sequence[Change], rows: Sequence[Row], candidate: Capture) -> WhatIfRow:
+def _answer(row: Row, changes: Sequence[Change], comparison: Comparison, arms: Arms) -> WhatIfRow:
     assert row.break_even is not None
     scenario = _scenario(row)
     try:
         for change in changes:
-            scenario = _changed(scenario, change, rows, candidate)
-    except _RefusedError as refusal:
+            scenario = _changed(scenario, change, comparison, arms)
+    except RefusedError as refusal:
         return WhatIfRow(row.batch_size, row.break_even, None, refused=str(refusal))
     given = any(change.kind == "accept-length" for change in changes)
-    step = row.baseline.period.value
-    break_even, speedup = scenario.cycle_ms / step, scenario.accept_length * step / scenario.cycle_ms
-    of_break_even = _relative(row.break_even.break_even_interval, row.break_even.break_even_accept_length)
-    of_speedup = _relative(row.break_even.speedup_interval, row.speedup.value)
+    step, cycle = scenario.step_ms, scenario.cycle_ms
+    break_even, speedup = cycle / step, scenario.accept_length * step / cycle
+    like = scenario.like
+    assert like.break_even is not None
+    of_break_even = _relative(like.break_even.break_even_interval, like.break_even.break_even_accept_length)
+    of_speedup = _relative(like.break_even.speedup_interval, like.speedup.value)
     if given and of_break_even is not None:
         # The accept length is then exact: only the times' uncertainty is left.
         of_speedup = (1 / of_break_even[1], 1 / of_break_even[0])
@@ -180,40 +228,43 @@ def _answer(row: Row, changes: Sequence[Change], rows: Sequence[Row], candidate:
         break_even_interval=_scaled(of_break_even, break_even),
         speedup_interval=_scaled(of_speedup, speedup),
         step_ms=step,
-        cycle_ms=scenario.cycle_ms,
+        cycle_ms=cycle,
         chain=scenario.chain,
     )
-    return WhatIfRow(row.batch_size, row.break_even, after, scenario.notes)
+    prediction = Prediction(step, scenario.parts, cycle, scenario.at_least)
+    return WhatIfRow(row.batch_size, row.break_even, after, prediction, scenario.notes)
 
 
 def _scenario(row: Row) -> _Scenario:
-    answer = row.break_even
-    assert answer is not None
-    assert answer.accept_length is not None
+    assert row.break_even is not None
+    accept_length, maximum = row.break_even.accept_length, row.break_even.max_accept_length
+    assert accept_length is not None
     return _Scenario(
         row=row,
-        parts=dict(row.candidate.parts),
+        parts=row.candidate.parts,
         cycle_ms=row.candidate.period.value,
-        accept_length=answer.accept_length,
-        draft_tokens=None if answer.max_accept_length is None else answer.max_accept_length - 1,
-        chain=answer.chain,
+        step_ms=row.baseline.period.value,
+        accept_length=accept_length,
+        draft_tokens=None if maximum is None else maximum - 1,
+        chain=row.break_even.chain,
+        like=row,
     )
 
 
-def _changed(scenario: _Scenario, change: Change, rows: Sequence[Row], candidate: Capture) -> _Scenario:
+def _changed(scenario: _Scenario, change: Change, comparison: Comparison, arms: Arms) -> _Scenario:
     if change.kind == "graph":
-        return _with_graph(scenario, rows, candidate.profiles)
+        return _with_graph(scenario, comparison, arms)
     if change.kind == "draft-tokens":
         tokens = change.value
         if tokens is None:
-            choice = choose(scenario.row, rows)
+            choice = choose(scenario.row, comparison.rows)
             if choice.best is None:
-                raise _RefusedError(choice.refused or "no number of drafted tokens stands out")
+                raise RefusedError(choice.refused or "no number of drafted tokens stands out")
             tokens = choice.best
-        return _with_draft_tokens(scenario, int(tokens), rows)
+        return _with_draft_tokens(scenario, int(tokens), comparison.rows)
     assert change.value is not None
     if scenario.draft_tokens is not None and change.value > scenario.draft_tokens + 1:
-        raise _RefusedError(f"{scenario.draft_tokens} drafted tokens give at most {scenario.draft_tokens + 1}")
+        raise RefusedError(f"{scenario.draft_tokens} drafted tokens give at most {scenario.draft_tokens + 1}")
     return replace(scenario, accept_length=change.value)
 
 
@@ -222,55 +273,39 @@ def _repriced(scenario: _Scenario, parts: dict[Phase, float], notes: Sequence[st
     return replace(scenario, parts={**scenario.parts, **parts}, cycle_ms=cycle, notes=(*scenario.notes, *notes))
 
 
-def _with_graph(scenario: _Scenario, rows: Sequence[Row], profiles: Sequence[Profile]) -> _Scenario:
-    shares = scenario.row.candidate.graph_share
-    eager = [phase for phase in CYCLE_PARTS if shares.get(phase, 1.0) < EAGER and phase in scenario.parts]
+def _with_graph(scenario: _Scenario, comparison: Comparison, arms: Arms) -> _Scenario:
+    """Graphs for both arms: the flag that gives them to one gives them to the other."""
+    row = scenario.row
     if not scenario.parts:
-        raise _RefusedError("the cycle's parts are not known")
-    parts: dict[Phase, float] = {}
-    notes = []
-    for phase in eager:
-        priced = _graph_price(scenario.row, phase, rows, profiles)
-        if priced is None:
-            raise _RefusedError(f"nothing measured says what {PHASE_NAMES[phase]} costs with a graph")
-        parts[phase] = min(priced[0], scenario.parts[phase])
-        notes.append(priced[1])
-    return _repriced(scenario, parts, notes or ["every phase has its graph already"])
-
-
-def _graph_price(row: Row, phase: Phase, rows: Sequence[Row], profiles: Sequence[Profile]) -> tuple[float, str] | None:
-    """(ms, how it was priced): device-busy time at this batch size, or the graph cost at the nearest captured one."""
-    name = PHASE_NAMES[phase]
-    for profile in profiles:
-        if profile.phase == phase and profile.batch_size == row.batch_size:
-            return (
-                profile.device_busy_ms,
-                f"{name} at its device-busy time, {number(profile.device_busy_ms)} ms (profiler)",
-            )
-    graphed = [
-        one for one in rows if one.candidate.graph_share.get(phase, 0.0) > EAGER and phase in one.candidate.parts
-    ]
-    if not graphed:
-        return None
-    larger = [one for one in graphed if one.batch_size >= row.batch_size]
-    nearest = larger[0] if larger else graphed[-1]
-    price = nearest.candidate.parts[phase]
-    bound = "" if larger else ", so at least that"
-    return price, f"{name} at {number(price)} ms, its graph cost at batch {nearest.batch_size}{bound}"
+        raise RefusedError("the cycle's parts are not known")
+    cycle = graphed(row.candidate, comparison.candidate.batches.values(), arms[1].profiles)
+    step = graphed(row.baseline, comparison.baseline.batches.values(), arms[0].profiles)
+    notes = [f"{name}: {'; '.join(priced.notes)}" for name, priced in (("cycle", cycle), ("step", step)) if priced]
+    for priced in (cycle, step):
+        if priced is not None:
+            scenario = replace(scenario, at_least=scenario.at_least | priced.at_least)
+    if cycle is not None:
+        scenario = replace(scenario, parts=cycle.parts, cycle_ms=cycle.total_ms)
+    if step is not None:
+        scenario = replace(scenario, step_ms=step.total_ms)
+    alike = {priced.alike for priced in (cycle, step) if priced}
+    if cycle is not None and len(alike) == 1:
+        scenario = replace(scenario, like=next((one for one in comparison.rows if one.batch_size in alike), row))
+    return replace(scenario, notes=(*scenario.notes, *(notes or [GRAPHED_ALREADY])))
 
 
 def _with_draft_tokens(scenario: _Scenario, tokens: int, rows: Sequence[Row]) -> _Scenario:
     row, drafted = scenario.row, scenario.draft_tokens
     if drafted is None or not scenario.chain:
-        raise _RefusedError("only a chain of known length can be shortened")
+        raise RefusedError("only a chain of known length can be shortened")
     if tokens > drafted:
-        raise _RefusedError(f"acceptance was measured for {drafted} drafted tokens, not {tokens}")
+        raise RefusedError(f"acceptance was measured for {drafted} drafted tokens, not {tokens}")
     if not scenario.parts:
-        raise _RefusedError("the cycle's parts are not known")
+        raise RefusedError("the cycle's parts are not known")
     histogram = row.candidate.histogram
     passes = sum(histogram)
     if passes < MIN_PASSES:
-        raise _RefusedError(f"{passes} verify passes say too little about single positions")
+        raise RefusedError(f"{passes} verify passes say too little about single positions")
     if tokens == drafted:
         return scenario
     accept_length = 1 + sum(sum(histogram[position:]) for position in range(1, tokens + 1)) / passes
@@ -288,7 +323,7 @@ def _with_draft_tokens(scenario: _Scenario, tokens: int, rows: Sequence[Row]) ->
 def _verify_price(row: Row, tokens: int, drafted: int, rows: Sequence[Row]) -> float:
     """Target pass of `tokens` tokens, interpolated between decode passes (one a request) and verify passes.
 
-    Only passes as graphed as this row's verify are used. Raises _RefusedError outside the measured range.
+    Only passes as graphed as this row's verify are used. Raises RefusedError outside the measured range.
     """
     graphed = row.candidate.graph_share.get("verify", 1.0) > EAGER
     points: dict[int, list[float]] = {}
@@ -300,7 +335,7 @@ def _verify_price(row: Row, tokens: int, drafted: int, rows: Sequence[Row]) -> f
     for (small, low), (large, high) in pairwise(known):
         if small <= tokens <= large:
             return low + (high - low) * (tokens - small) / (large - small)
-    raise _RefusedError(
+    raise RefusedError(
         f"no pass {'with' if graphed else 'without'} a graph was measured on both sides of {tokens} tokens"
     )
 

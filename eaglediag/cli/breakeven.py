@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from eaglediag.analysis.breakeven import BreakEven
+    from eaglediag.analysis.held import Held
 
 TIMES = "From times at one batch size"
 THROUGHPUTS = "From throughputs under one load"
@@ -49,6 +50,13 @@ def breakeven(
             metavar="CHANGE",
             help="With captures: price graph, accept-length=X, draft-tokens=N or draft-tokens=best. Repeat to combine.",
         ),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The capture with the change made: hold the --what-if against it."),
+    ] = None,
+    measured_baseline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The baseline measured with it, where the change is in both.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
@@ -92,10 +100,14 @@ def breakeven(
     if capture is not None and baseline is not None:
         if accept_length is not None or draft_tokens is not None:
             raise UsageError("captures know their accept length and drafted tokens", "leave these options out")
-        _from_captures(baseline, capture, what_if or [], as_json)
+        if measured_baseline is not None and measured is None:
+            raise UsageError("--measured-baseline needs --measured", "give the capture with speculation too")
+        if measured is not None and not what_if:
+            raise UsageError("--measured needs --what-if", "say which prediction to hold against it")
+        _from_captures((baseline, capture), what_if or [], (measured_baseline, measured), as_json)
         return
-    if what_if:
-        raise UsageError("--what-if needs captures", "give a capture with --baseline")
+    if what_if or measured or measured_baseline:
+        raise UsageError("--what-if and --measured need captures", "give a capture with --baseline")
 
     from eaglediag.analysis import breakeven as arithmetic
 
@@ -128,28 +140,35 @@ def _show(answer: BreakEven, as_json: bool) -> None:
         raise typer.Exit(3)
 
 
-def _from_captures(baseline: Path, capture: Path, changes: list[str], as_json: bool) -> None:
+def _from_captures(
+    paths: tuple[Path, Path], changes: list[str], later: tuple[Path | None, Path | None], as_json: bool
+) -> None:
+    """Both pairs of paths are the baseline's and the candidate's."""
     from eaglediag.analysis.comparison import compare
+    from eaglediag.analysis.held import hold
     from eaglediag.analysis.sweep import crossings
     from eaglediag.analysis.whatif import what_if
     from eaglediag.capture import store
     from eaglediag.errors import NotComparable
 
-    candidate = store.read(capture)
-    result = compare(store.read(baseline), candidate)
+    arms = store.read(paths[0]), store.read(paths[1])
+    result = compare(*arms)
     if result.main.break_even is None:
         raise NotComparable(
             f"there is no break-even between {result.baseline.name} and {result.candidate.name}",
             "give one capture with speculation, its accept length known, and one without",
         )
-    found = crossings(candidate, result)
-    changed = what_if(changes, candidate, result) if changes else None
+    found = crossings(arms[1], result)
+    changed = what_if(changes, arms, result) if changes else None
+    held: tuple[Held, ...] = ()
+    if changed is not None and later[1] is not None:
+        held = hold(changed, arms, store.read(later[1]), store.read(later[0]) if later[0] else None)
     if as_json:
         from eaglediag.reports import results_json
 
         document = results_json.break_even_by_batch(result, found)
         if changed is not None:
-            document["what_if"] = results_json.what_if(changed)
+            document["what_if"] = results_json.what_if(changed, held)
         results_json.write(document, sys.stdout)
     else:
         from eaglediag.reports import terminal
@@ -159,5 +178,8 @@ def _from_captures(baseline: Path, capture: Path, changes: list[str], as_json: b
         if changed is not None:
             console.print()
             terminal.render_what_if(changed, console)
+        if held:
+            console.print()
+            terminal.render_held(held, console)
     if result.outcome in ("inconclusive", "not_comparable") or result.main.break_even.verdict == "inconsistent":
         raise typer.Exit(3)

@@ -10,13 +10,14 @@ from typing import TextIO
 from eaglediag.analysis.breakeven import BreakEven, Interval
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.findings import excess_ms
+from eaglediag.analysis.held import Held
 from eaglediag.analysis.measured import Arm, BatchCost
 from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import breakeven_sentence, condition
 from eaglediag.analysis.statistics import Estimate
 from eaglediag.analysis.sweep import Crossing
-from eaglediag.analysis.whatif import WhatIf
+from eaglediag.analysis.whatif import Prediction, WhatIf
 
 Json = dict[str, object]
 
@@ -67,8 +68,8 @@ def break_even_by_batch(result: Comparison, found: Sequence[Crossing]) -> Json:
     return {**document, "by_batch_size": rows, "by_concurrency": loads, "sweep": sweep}
 
 
-def what_if(result: WhatIf) -> Json:
-    """What would happen, by batch size. `after` is null where the answer was refused."""
+def what_if(result: WhatIf, found: Sequence[Held] = ()) -> Json:
+    """What would happen, by batch size. `after` is null where the answer was refused; `held` is what came of it."""
     return {
         "asked": list(result.asked),
         "by_batch_size": [
@@ -76,6 +77,7 @@ def what_if(result: WhatIf) -> Json:
                 "batch_size": row.batch_size,
                 "before": break_even(row.before),
                 "after": break_even(row.after) if row.after else None,
+                "prediction": _prediction(row.prediction) if row.prediction else None,
                 "notes": list(row.notes),
                 "refused": row.refused or None,
             }
@@ -83,6 +85,7 @@ def what_if(result: WhatIf) -> Json:
         ],
         "draft_tokens": [asdict(choice) for choice in result.choices],
         "crossover": {"before": result.crossover_before, "after": result.crossover_after},
+        "held": [{**asdict(one), "measured": _estimate(one.measured), "error": one.error} for one in found],
     }
 
 
@@ -151,6 +154,22 @@ def check(result: Check) -> Json:
         "headline": result.headline,
         "on_inconclusive": result.on_inconclusive,
         "gates": [asdict(gate) for gate in result.gates],
+    }
+
+
+def _prediction(one: Prediction) -> Json:
+    return {
+        "step_ms": one.step_ms,
+        "cycle_ms": one.cycle_ms,
+        "parts_ms": dict(one.parts),
+        "gap_ms": one.gap_ms,
+        "at_least": sorted(one.at_least),
+        "bounds": {
+            "step": one.step_bound or None,
+            "cycle": one.cycle_bound or None,
+            "break_even": one.break_even_bound or None,
+            "speedup": one.speedup_bound or None,
+        },
     }
 
 

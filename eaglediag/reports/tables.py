@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from eaglediag.analysis.breakeven import Interval
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import estimate, fixed, interval, number, percent
+from eaglediag.analysis.held import Held
+from eaglediag.analysis.measured import CYCLE_PARTS
 from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.analysis.statistics import Estimate
 from eaglediag.analysis.sweep import Crossing
-from eaglediag.analysis.whatif import WhatIf
+from eaglediag.analysis.whatif import Bound, WhatIf
 from eaglediag.capture.model import Phase
 
 OUTCOMES = {
@@ -23,6 +25,10 @@ OUTCOMES = {
     "inconclusive": "inconclusive",
     "not_comparable": "not comparable",
 }
+
+
+#: What stands before a figure that is a bound, or rests on two.
+SIGNS: dict[Bound, str] = {"at least": "≥ ", "at most": "≤ ", "about": "≈ ", "": ""}
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,11 @@ def what_if(result: WhatIf) -> Table:
     for row in result.rows:
         before, after = row.before, row.after
         cells = ["–", "–", "no answer"]
-        if after is not None:
+        if after is not None and row.prediction is not None:
+            of_break_even, of_speedup = SIGNS[row.prediction.break_even_bound], SIGNS[row.prediction.speedup_bound]
             cells = [
-                _bounded(after.break_even_accept_length, after.break_even_interval),
-                _bounded(after.speedup, after.speedup_interval),
+                of_break_even + _bounded(after.break_even_accept_length, after.break_even_interval),
+                of_speedup + _bounded(after.speedup, after.speedup_interval),
                 (after.verdict or "–").replace("_", "-"),
             ]
         now = _bounded(before.break_even_accept_length, before.break_even_interval)
@@ -89,6 +96,60 @@ def what_if(result: WhatIf) -> Table:
         "What if: " + ", ".join(result.asked),
         ("batch", "break-even now, tokens", "then, tokens", "speed-up now, ×", "then, ×", "verdict"),
         tuple(rows),
+    )
+
+
+def predictions(result: WhatIf) -> Table:
+    """What a later capture would measure at the batch sizes that change."""
+    rows = []
+    for row in result.rows:
+        one = row.prediction
+        if one is None or (one.cycle_ms == row.before.cycle_ms and one.step_ms == row.before.step_ms):
+            continue
+        parts = (_fixed(one.parts.get(part), SIGNS["at least" if part in one.at_least else ""]) for part in CYCLE_PARTS)
+        rows.append(
+            (
+                str(row.batch_size),
+                number(row.before.step_ms),
+                _fixed(one.step_ms, SIGNS[one.step_bound]),
+                number(row.before.cycle_ms),
+                _fixed(one.cycle_ms, SIGNS[one.cycle_bound]),
+                *parts,
+                _fixed(one.gap_ms),
+            )
+        )
+    return Table(
+        "Predicted",
+        (
+            "batch",
+            "decode step now, ms",
+            "then, ms",
+            "cycle now, ms",
+            "then, ms",
+            *(f"{PHASE_NAMES[part]}, ms" for part in CYCLE_PARTS),
+            "gap, ms",
+        ),
+        tuple(rows),
+    )
+
+
+def held(found: Sequence[Held]) -> Table:
+    """Predictions beside what was measured afterwards. The error is the prediction's, against the measured value."""
+    kept = {None: "", True: "bound kept", False: "bound broken"}
+    return Table(
+        "Predicted and measured",
+        ("batch", "figure", "predicted", "measured", "error, %", ""),
+        tuple(
+            (
+                str(one.batch_size),
+                f"{one.quantity}, {one.unit}",
+                _fixed(one.predicted, SIGNS[one.bound]),
+                interval(one.measured) if one.measured.interval else _fixed(one.measured.value),
+                f"{100 * one.error:+.1f}",
+                kept[one.kept],
+            )
+            for one in found
+        ),
     )
 
 
@@ -108,11 +169,11 @@ def choices(result: WhatIf) -> Table:
 
 def pricing(result: WhatIf) -> list[str]:
     """How each batch size was priced, or why it was refused; then where speculation starts to lose."""
-    lines = [
-        f"batch {row.batch_size}: {row.refused or '; '.join(row.notes)}"
-        for row in result.rows
-        if row.refused or row.notes
-    ]
+    alike: dict[str, list[int]] = {}
+    for row in result.rows:
+        if row.refused or row.notes:
+            alike.setdefault(row.refused or "; ".join(row.notes), []).append(row.batch_size)
+    lines = [f"batch {', '.join(map(str, sizes))}: {said}" for said, sizes in alike.items()]
     lines += [f"batch {one.batch_size}, drafted tokens: {one.refused}" for one in result.choices if one.refused]
     return [*lines, f"now: speculation {result.crossover_before}", f"then: speculation {result.crossover_after}"]
 
@@ -299,6 +360,11 @@ def _like(value: float | None, whole: Estimate) -> str:
         return "–"
     decimals = len(estimate(whole).partition(".")[2])
     return fixed(value, decimals)
+
+
+def _fixed(value: float | None, sign: str = "") -> str:
+    """A predicted time beside others that it adds up with: two decimals, three below a tenth."""
+    return "–" if value is None else sign + fixed(value, 2 if value >= 0.1 else 3)
 
 
 def _bounded(value: float | None, bounds: Interval | None) -> str:

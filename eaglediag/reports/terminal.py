@@ -16,6 +16,7 @@ from eaglediag.analysis.breakeven import BreakEven
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import number, percent
 from eaglediag.analysis.findings import Finding
+from eaglediag.analysis.held import Held
 from eaglediag.analysis.policy import Check
 from eaglediag.analysis.sentences import breakeven_sentence, missing_sentence
 from eaglediag.analysis.sweep import Crossing
@@ -92,10 +93,18 @@ def _comparison(result: Comparison, out: Console) -> None:
 def render_what_if(result: WhatIf, out: Console) -> None:
     """Print what would happen, and how it was priced."""
     out.print(_laid_out(tables.what_if(result), out.width))
+    if (predicted := tables.predictions(result)).rows:
+        out.print()
+        out.print(_laid_out(predicted, out.width))
     if result.choices:
         out.print()
         out.print(_laid_out(tables.choices(result), out.width))
     _list("How this was priced", tables.pricing(result), out)
+
+
+def render_held(found: Sequence[Held], out: Console) -> None:
+    """Print predictions beside what was measured afterwards."""
+    out.print(_laid_out(tables.held(found), out.width))
 
 
 def render_break_even(result: Comparison, found: Sequence[Crossing], out: Console) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from eaglediag.analysis.comparison import Comparison, compare
+from eaglediag.analysis.held import hold
 from eaglediag.analysis.sweep import crossings
 from eaglediag.analysis.whatif import WhatIfRow, crossover, parse, what_if
 from eaglediag.capture import store
 from eaglediag.capture.model import Capture, Profile
-from eaglediag.errors import UsageError
+from eaglediag.errors import NotComparable, UsageError
 from tests.factories import capture, cycle, decode, window
 from tests.invoke import eaglediag
 
@@ -36,7 +37,28 @@ def arms() -> tuple[Capture, Capture]:
 def asked(*changes: str, eagle: Capture | None = None) -> dict[int, WhatIfRow]:
     baseline, candidate = arms()
     candidate = eagle or candidate
-    return {row.batch_size: row for row in what_if(changes, candidate, compare(baseline, candidate)).rows}
+    found = what_if(changes, (baseline, candidate), compare(baseline, candidate))
+    return {row.batch_size: row for row in found.rows}
+
+
+def eager_at_12() -> tuple[Capture, Capture]:
+    """Both arms captured graphs up to batch 8."""
+    baseline = capture(
+        "baseline", {8: decode(4.6, gap=0.02), 12: decode(22, gap=1.2, sd=0.2, graph={"decode": False})}, seed=1
+    )
+    eager = {"verify": False, "draft": False, "draft_extend": False}
+    eagle = capture(
+        "eagle", {8: cycle(6.1, 0.3, 0.4, gap=0.05), 12: cycle(25, 3.5, 3, gap=2, sd=0.2, graph=eager)}, seed=2
+    )
+    return baseline, eagle
+
+
+def advised() -> tuple[Capture, Capture]:
+    """The same with graphs at batch 12."""
+    return (
+        capture("baseline-advised", {12: decode(4.7, gap=0.02)}, seed=3),
+        capture("eagle-advised", {12: cycle(6.9, 0.33, 0.41, gap=0.08)}, seed=4),
+    )
 
 
 def test_a_graph_at_the_cost_of_the_nearest_captured_size() -> None:
@@ -47,8 +69,13 @@ def test_a_graph_at_the_cost_of_the_nearest_captured_size() -> None:
     assert rows[1].before.verdict == "lose"
     assert after.verdict == "win"
     assert "verify at 6." in rows[1].notes[0]
-    assert "its graph cost at batch 4" in rows[1].notes[0]
+    assert "as with graphs at batch 4" in rows[1].notes[0]
+    assert "so at least that" not in rows[1].notes[0]
     assert "batch 8, so at least that" in rows[12].notes[0]
+    prediction = rows[12].prediction
+    assert prediction is not None
+    assert (prediction.cycle_bound, prediction.break_even_bound) == ("at least", "at least")
+    assert (prediction.step_bound, prediction.speedup_bound) == ("", "at most")
     assert rows[4].notes == ("every phase has its graph already",)
     assert rows[4].after is not None
     assert rows[4].after.cycle_ms == pytest.approx(rows[4].before.cycle_ms)
@@ -72,6 +99,57 @@ def test_a_graph_at_device_busy_time() -> None:
     assert row.after is not None
     assert row.after.cycle_ms == pytest.approx(6.5, rel=0.02)
     assert "device-busy time" in row.notes[0]
+
+
+def test_the_flag_that_gives_one_arm_its_graph_gives_it_to_the_other() -> None:
+    arms = eager_at_12()
+    row = what_if(["graph"], arms, compare(*arms)).rows[1]
+    assert row.after is not None
+    assert row.prediction is not None
+    assert row.prediction.step_ms == pytest.approx(4.62, rel=0.02)
+    assert row.prediction.cycle_ms == pytest.approx(6.85, rel=0.02)
+    assert row.prediction.gap_ms == pytest.approx(0.05, rel=0.05)
+    assert row.after.break_even_accept_length == pytest.approx(6.85 / 4.62, rel=0.02)
+    assert row.prediction.at_least == {"decode", "draft", "verify", "draft_extend"}
+    assert (row.prediction.break_even_bound, row.prediction.speedup_bound) == ("about", "about")
+    # The noise of the eager steps is not the noise of the graphs that price them.
+    low, high = row.after.break_even_interval or (0, 0)
+    assert high - low < 0.1
+
+
+def test_a_baseline_that_nothing_prices_refuses_the_whole_batch_size() -> None:
+    baseline, eagle = eager_at_12()
+    baseline.windows = baseline.windows[1:]
+    [row] = what_if(["graph"], (baseline, eagle), compare(baseline, eagle)).rows
+    assert row.after is None
+    assert row.refused == "nothing measured says what decode costs with a graph"
+
+
+def test_a_prediction_held_against_a_later_capture() -> None:
+    arms, (later_baseline, later) = eager_at_12(), advised()
+    predicted = what_if(["graph"], arms, compare(*arms))
+    found = {(one.batch_size, one.quantity): one for one in hold(predicted, arms, later, later_baseline)}
+    assert {size for size, _ in found} == {12}
+    cycle_ = found[12, "cycle"]
+    assert cycle_.error == pytest.approx(6.85 / 7.72 - 1, abs=0.01)
+    assert (cycle_.bound, cycle_.kept) == ("at least", True)
+    assert found[12, "decode step"].error == pytest.approx(4.62 / 4.72 - 1, abs=0.01)
+    assert found[12, "break-even"].kept is None
+    assert found[12, "speed-up"].error == pytest.approx((4.62 / 6.85) / (4.72 / 7.72) - 1, abs=0.02)
+    alone = hold(predicted, arms, later, None)
+    assert {one.quantity for one in alone} == {"draft", "verify", "draft-extend", "host gap", "cycle"}
+    faster = capture("eagle-advised", {12: cycle(4.0, 0.33, 0.41)}, seed=4)
+    assert [one.kept for one in hold(predicted, arms, faster, None) if one.quantity == "verify"] == [False]
+
+
+def test_a_prediction_is_not_held_against_anything_else() -> None:
+    arms, (_, later) = eager_at_12(), advised()
+    predicted = what_if(["graph"], arms, compare(*arms))
+    with pytest.raises(NotComparable, match="none of the predicted batch sizes"):
+        hold(predicted, arms, capture("eagle-advised", {2: cycle(5)}), None)
+    later.server.tp = 2
+    with pytest.raises(NotComparable, match="cannot prove a prediction from eagle: tp size"):
+        hold(predicted, arms, later, None)
 
 
 def test_a_graph_that_nothing_prices() -> None:
@@ -125,7 +203,7 @@ def test_changes_combine() -> None:
 
 def test_the_best_number_of_drafted_tokens() -> None:
     baseline, eagle = arms()
-    found = what_if(["draft-tokens=best"], eagle, compare(baseline, eagle))
+    found = what_if(["draft-tokens=best"], (baseline, eagle), compare(baseline, eagle))
     choice = {one.batch_size: one for one in found.choices}
     assert len(choice[8].speedups) == 3
     assert choice[8].margin is not None
@@ -193,4 +271,25 @@ def test_the_command(tmp_path: Path) -> None:
     assert document["sweep"] == []
     ran = eaglediag("breakeven", "--decode-ms", 12, "--verify-ms", 29, "--what-if", "graph")
     assert ran.code == 2
-    assert "--what-if needs captures" in ran.err
+    assert "--what-if and --measured need captures" in ran.err
+
+
+def test_the_command_holds_a_prediction(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.json" for i in range(4)]
+    for path, one in zip(paths, (*eager_at_12(), *advised()), strict=True):
+        store.write(one, path)
+    given = ("breakeven", paths[1], "--baseline", paths[0])
+    later = ("--measured", paths[3], "--measured-baseline", paths[2])
+    for width in (80, 120):
+        ran = eaglediag(*given, "--what-if", "graph", *later, width=width)
+        assert ran.code == 0
+        assert "Predicted and measured" in ran.out
+        assert "bound kept" in ran.out
+        assert max(map(len, ran.out.splitlines())) <= width
+    [*_, speedup] = json.loads(eaglediag(*given, "--what-if", "graph", *later, "--json").out)["what_if"]["held"]
+    assert speedup["quantity"] == "speed-up"
+    assert speedup["error"] == pytest.approx(speedup["predicted"] / speedup["measured"]["value"] - 1)
+    for wrong in (later, ("--what-if", "graph", *later[2:])):
+        ran = eaglediag(*given, *wrong)
+        assert ran.code == 2
+        assert "--measured" in ran.err
