@@ -150,7 +150,7 @@ def _picture(
     left, right, top, bottom = 48.0, width - 12, 40.0, 210.0
     clocks = samples and any(sample.mhz for sample in samples)
     power = samples and any(sample.watts for sample in samples)
-    height = bottom + 44 + (100 if clocks else 0) + (100 if power else 0) + 24 * len(reasons)
+    height = bottom + 44 + (100 if clocks else 0) + (100 if power else 0) + (24 * len(reasons) + 12 if reasons else 0)
     x = Scale(0.0, end, left, right)
     canvas = Canvas(name, width, height)
     floor = height - 44
