@@ -7,7 +7,6 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from eaglediag.analysis.gates import Installation
 from eaglediag.errors import HostError, InstrumentationError, UsageError
@@ -31,8 +30,7 @@ def on_host(host: Host, python: str | None = None, parent: str = PARENT) -> Inst
         raise InstrumentationError(f"{host.label}: {wanted} is not there", "name the server's Python with --python")
     with RemoteFolder(host, parent) as folder:
         folder.ship(wanted)
-        listed = _list(host, folder, wanted, [], "name the Python that has it with --python")
-    return Installation.from_json(listed, f"{host.label}, {wanted}")
+        return _list(host, folder, wanted, [], f"{host.label}, {wanted}", "name the Python that has it with --python")
 
 
 def in_folder(source: Path) -> Installation:
@@ -42,15 +40,14 @@ def in_folder(source: Path) -> Installation:
     with LocalHost() as host, RemoteFolder(host, tempfile.gettempdir()) as folder:
         folder.ship(sys.executable)
         try:
-            listed = _list(host, folder, sys.executable, [str(source.resolve())], "")
+            return _list(host, folder, sys.executable, [str(source.resolve())], str(source), "")
         except InstrumentationError:
             raise UsageError(
                 f"{source} holds no sglang", "name the folder that holds the package `sglang`, or a checkout"
             ) from None
-    return Installation.from_json(listed, str(source))
 
 
-def _list(host: Host, folder: RemoteFolder, python: str, arguments: list[str], advice: str) -> dict[str, Any]:
+def _list(host: Host, folder: RemoteFolder, python: str, arguments: list[str], where: str, advice: str) -> Installation:
     script = f"{folder.path}/lib/eaglediag_payload/listing.py"
     done = host.run([python, script, *arguments], timeout=TIMEOUT_S)
     said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -58,7 +55,6 @@ def _list(host: Host, folder: RemoteFolder, python: str, arguments: list[str], a
         words = said[-1][:300] if said else f"{python} ended with status {done.returncode}"
         raise InstrumentationError(f"{host.label}: {words}", advice)
     try:
-        listed: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        return Installation.from_json(json.loads(done.stdout.decode().strip().splitlines()[-1]), where)
+    except (ValueError, LookupError, TypeError):
         raise HostError(f"{host.label}: {python} printed no list of gates", "run it again with --debug") from None
-    return listed

@@ -268,7 +268,8 @@ def explain_headline(found: Sequence[Answer], asked: Asked) -> str:
     denied = [one for one in found if one.verdict == "denies" and not one.gate.device]
     what = PHASES.get(asked.phase or "", "any phase")
     if denied:
-        return f"With these values {what} is denied its graph by {_conditions(len(denied))}."
+        provisos = ", with the provisos below" if all(one.assuming for one in denied) else ""
+        return f"With these values {what} is denied its graph by {_conditions(len(denied))}{provisos}."
     if any(one.verdict == "allows" for one in found):
         return f"No condition that these values decide denies {what} its graph; the others need more."
     return f"These values decide no condition of {what}."

@@ -21,10 +21,12 @@ from eaglediag.errors import UsageError
 ALIASES: dict[str, tuple[str, ...]] = {
     "batch": ("batch_size",),
     "capture_bs": ("capture_bs", "graphs", "_graphs"),
-    "tokens": ("num_tokens", "numel"),
+    "tokens": ("num_tokens",),
     "width": ("num_tokens_per_bs", "captured_req_width", "num_tokens_per_req"),
     "dp_batch": ("_max_dp_batch_size",),
 }
+#: Whose length is which given value: one entry a request, one a token.
+LENGTHS = {"seq_lens": "batch_size", "input_ids": "num_tokens"}
 #: More alternatives of one value than this are not kept apart.
 MOST = 32
 
@@ -170,8 +172,9 @@ class _Paper:
     def __init__(self, gate: Gate, asked: Asked) -> None:
         self.gate = gate
         self.given = dict(asked.values)
-        if asked.phase is not None:
-            self.given.setdefault("is_target_verify", asked.phase == "verify")
+        #: What follows from the phase. It chooses branches; alone, it is no answer to what somebody asks.
+        self.implied = {} if asked.phase is None else {"is_target_verify": asked.phase == "verify"}
+        self.deriving: set[str] = set()
         self.results: dict[Condition, _Cases] = {}
         self.shown: dict[Condition, _Variables] = {}
         self.tree = function(gate.source)
@@ -198,10 +201,11 @@ class _Paper:
         decided = [case for case in cases if _truth(case.value) is condition.denies_when]
         if not decided:
             decided = [case for case in cases if _truth(case.value) is not None]
-        if not decided:
+        provided = () if decided else self._provided(place.expression, condition.denies_when, variables)
+        if not decided and not provided:
             return Answer(self.gate, condition, "unknown", needs=self._needed(place.expression, variables))
-        case = decided[0]
-        told = {guard.text: None for guard in (*behind, *case.tests)}
+        case = decided[0] if decided else _Case(condition.denies_when)
+        told = {guard.text: None for guard in (*behind, *case.tests, *provided)}
         denies = _truth(case.value) is condition.denies_when
         return Answer(
             gate=self.gate,
@@ -211,9 +215,22 @@ class _Paper:
             assuming=tuple(told),
         )
 
+    def _provided(self, expression: ast.expr, denies: bool, variables: _Variables) -> tuple[Guard, ...]:
+        """For `a and b` of which the given values decide `b`: that `a` must be so too for the whole to deny."""
+        if not isinstance(expression, ast.BoolOp) or isinstance(expression.op, ast.And) is not denies:
+            return ()
+        unknown, given = [], False
+        for operand in expression.values:
+            cases = self._cases(operand, variables)
+            if {_truth(case.value) for case in cases} == {denies}:
+                given = given or any(case.given for case in cases)
+            else:
+                unknown.append(operand)
+        return tuple(Guard(operand, denies) for operand in unknown) if given else ()
+
     def _needed(self, expression: ast.expr, variables: _Variables) -> tuple[str, ...]:
         """The parts of an expression that are not known, as the code writes them."""
-        if all(case.value is not UNKNOWN for case in self._cases(expression, variables)):
+        if any(case.value is not UNKNOWN for case in self._cases(expression, variables)):
             return ()
         parts = [node for node in ast.iter_child_nodes(expression) if isinstance(node, ast.expr)]
         if isinstance(expression, (ast.Compare, ast.BoolOp, ast.BinOp, ast.UnaryOp)):
@@ -348,15 +365,21 @@ class _Paper:
             return [_Case(self.given[node.attr], given=True)]
         own = isinstance(node.value, ast.Name) and node.value.id == "self"
         text = self.gate.attributes.get(node.attr) if own else None
-        # What the constructor computes from other attributes, such as `max(self.capture_bs)`; itself only once.
-        if text is not None and f"self.{node.attr}" not in text:
-            return self._cases(ast.parse(text, mode="eval").body, {})
-        return _NOTHING
+        # What the constructor computes from what was given, such as `max(self.capture_bs)`. Anything else that it
+        # assigns may have changed since.
+        if text is None or node.attr in self.deriving:
+            return _NOTHING
+        self.deriving.add(node.attr)
+        cases = self._cases(ast.parse(text, mode="eval").body, {})
+        self.deriving.discard(node.attr)
+        return cases if any(case.given for case in cases) else _NOTHING
 
     def _call(self, node: ast.Call, variables: _Variables) -> _Cases:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if called in self.given:
             return [_Case(self.given[called], given=True)]
+        if called in self.implied:
+            return [_Case(self.implied[called])]
         if called.endswith("_graph_key") or called == "ShapeKey":
             return self._apply(_Key, node.args[:1], variables) if node.args else _NOTHING
         if called == "can_run" and len(node.args) == 2 and "_graphs" in self.given:
@@ -367,8 +390,10 @@ class _Paper:
                 else case
                 for case in self._cases(node.args[1], variables)
             ]
-        if called == "len" and node.args and "num_tokens" in self.given and "input_ids" in ast.unparse(node.args[0]):
-            return [_Case(self.given["num_tokens"], given=True)]
+        counted = node.args[0] if called == "len" and node.args else getattr(node.func, "value", None)
+        length = LENGTHS.get(counted.attr) if isinstance(counted, ast.Attribute) else None
+        if called in ("len", "numel") and length in self.given:
+            return [_Case(self.given[length], given=True)]
         if isinstance(node.func, ast.Name) and called in _CALLS and not node.keywords:
             return self._apply(_CALLS[called], node.args, variables)
         return _NOTHING

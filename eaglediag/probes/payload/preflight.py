@@ -90,10 +90,13 @@ def _release_of(package: str) -> str | None:
 
 
 def commit_of(package: str) -> str | None:
-    """The commit of a checkout; None for an installed wheel."""
+    """The commit of a checkout; None for an installed wheel, also in a virtual environment inside some checkout."""
     folder = os.path.realpath(package)
+    module = os.path.join(folder, "__init__.py")
     while folder != os.path.dirname(folder):
         if os.path.exists(os.path.join(folder, ".git")):
+            if _run(["git", "-C", folder, "ls-files", "--error-unmatch", "--", module]) is None:
+                return None
             done = _run(["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"])
             return done.strip() if done else None
         folder = os.path.dirname(folder)
