@@ -17,8 +17,9 @@ from eaglediag.errors import UsageError
 
 #: How far above the size that is needed a captured one is looked for.
 _REACH = 512
-_COMPARED = re.compile(r"(\d+) (<=|<|==|!=|>) (\d+)")
-_SIZE = re.compile(r"ShapeKey\(size=(\d+)(.*)\)|'?(?:\d+_)?(\d+)'?")
+#: Numbers of more digits are no sizes, and a capture may hold anything.
+_COMPARED = re.compile(r"(\d{1,6}) (<=|<|==|!=|>) (\d{1,6})")
+_SIZE = re.compile(r"ShapeKey\(size=(\d{1,6})(.*)\)|'?(?:\d{1,6}_)?(\d{1,6})'?")
 
 _ITEMS = re.compile(r"[\[\]]|, (?=ShapeKey|'|\d)")
 

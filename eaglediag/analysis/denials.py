@@ -51,11 +51,11 @@ class Refusals:
 
     @property
     def why(self) -> str:
-        """The condition, and what would have allowed it."""
+        """The condition, and what would have allowed it; no advice about a gate that decides nothing."""
         said = condition(self.denial)
         if not self.denial.explained and self.denial.reason and self.denial.reason not in said:
             said += f"; unexplained: {self.denial.reason}"
-        return said if self.advice is None else f"{said}; {self.advice.short}"
+        return said if self.advice is None or not self.denial.decides else f"{said}; {self.advice.short}"
 
 
 def refusals(capture: Capture) -> list[Refusals]:

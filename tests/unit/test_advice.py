@@ -245,6 +245,20 @@ def test_what_is_not_known_gets_no_advice(found: Denial) -> None:
     assert advise(found, server()) is None
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 12])
+def test_numbers_that_are_no_sizes(number: str) -> None:
+    assert advise(refused("cuda_graph_bs <= self.max_bs", f"{number} <= 8"), server()) is None
+    assert advise(refused("graph_key in self.graphs", f"{number} in dict with keys [1]"), server()) is None
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "not " * 4000 + "x", "a and " * 3000 + "b", "\x00", ""])
+def test_text_that_is_no_source(text: str) -> None:
+    assert condition(refused(text, "False", through=("x", 1)))
+    found = refused("cuda_graph_bs <= self.max_bs", "12 <= 8", through=("x", 1))
+    found.frames[0].text = text
+    assert condition(found).startswith("`cuda_graph_bs <= self.max_bs` was `12 <= 8` (decode_cuda_graph_runner.py:420")
+
+
 # -- sentences --------------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +279,16 @@ def test_through_a_local_of_another_file() -> None:
     assert "(full_cuda_graph_backend.py:420, through `is_bs_supported`, decode_cuda_graph_runner.py:461)" in condition(
         found
     )
+
+
+def test_a_local_that_is_itself_the_condition_is_told_once() -> None:
+    found = refused("cuda_graph_runner", "None", through=("cuda_graph_runner", 310))
+    assert condition(found) == "`cuda_graph_runner` was `None` (decode_cuda_graph_runner.py:420)"
+
+
+def test_no_advice_about_a_gate_that_decides_nothing() -> None:
+    found = too_large(12, 8).model_copy(update={"decides": False})
+    assert "would allow it" not in denial_line(found, server())
 
 
 def test_an_unexplained_denial_says_so() -> None:

@@ -83,7 +83,7 @@ class Installation:
 
     @classmethod
     def from_json(cls, listed: Mapping[str, Any], where: str) -> Installation:
-        """From what the payload's `listing.py` printed. Raises LookupError, TypeError or ValueError for anything else."""
+        """From what the payload's `listing.py` printed; LookupError, TypeError or ValueError for anything else."""
         return cls(
             where=where,
             release=listed["release"],
