@@ -82,6 +82,8 @@ def condition(denial: Denial) -> str:
     through = ""
     for frame in denial.frames[:-1]:
         name = _deciding_local(frame)
+        if name == leaf.text:
+            continue
         if name and frame.file == leaf.file:
             through += f", through `{name}`, line {frame.line}"
         elif name:
@@ -93,10 +95,10 @@ def _deciding_local(frame: Frame) -> str:
     """The local variable that decided an `and` or `or`: the last operand that was evaluated; "" for anything else."""
     try:
         tree = ast.parse(frame.text, mode="eval").body
+        operands = tree.values if isinstance(tree, ast.BoolOp) else [tree]
+        evaluated = [operand for operand in operands if ast.unparse(operand) in frame.values]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    operands = tree.values if isinstance(tree, ast.BoolOp) else [tree]
-    evaluated = [operand for operand in operands if ast.unparse(operand) in frame.values]
     return evaluated[-1].id if evaluated and isinstance(evaluated[-1], ast.Name) else ""
 
 
