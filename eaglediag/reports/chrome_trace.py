@@ -105,11 +105,6 @@ def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> 
             head = f'{{"ph":"i","s":"t","pid":{process},"tid":{tid},"name":"no graph","args":'
             head += f'{{"phase":"{phase}","condition":{said}}},"ts":'
             lines += [f"{head}{ts:.3f}}},\n" for ts in eager["ts"]]
-    head = f'{{"ph":"C","pid":{process},"name":"accept length","args":{{"tokens":'
-    lines += [
-        f'{head}{sum(one.lengths) / len(one.lengths):.3f}}},"ts":{(one.start_ns + shift) / 1000:.3f}}},\n'
-        for one in parcel.accepted()
-    ]
     text = "".join(lines).encode()
     tracks = {(section.rank, int(track)) for part in (rows, device) for track in part["tid"].unique()}
     return tracks, gzip.compress(text, 1) if packed else text

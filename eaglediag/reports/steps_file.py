@@ -84,12 +84,17 @@ class Section:
 
 
 class Accepted(NamedTuple):
-    """The accept lengths of one step, one a request, the bonus token included."""
+    """The accept lengths of one step, one a request, the bonus token included: `2,1,3`."""
 
     step: int
     batch: int | None
     start_ns: int
-    lengths: list[int]
+    text: str
+
+    @property
+    def lengths(self) -> list[int]:
+        """The same as numbers."""
+        return [int(length) for length in self.text.split(",")]
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class Parcel:
     def accepted(self) -> list[Accepted]:
         """The accept lengths, in the order they were recorded."""
         return [
-            Accepted(int(step), None if batch == b"null" else int(batch), int(start), [*map(int, lengths.split(b","))])
+            Accepted(int(step), None if batch == b"null" else int(batch), int(start), lengths.decode())
             for step, batch, start, lengths in ACCEPT.findall(self.lines)
         ]
 
@@ -208,6 +213,9 @@ def over(path: Path, work: Callable[[Parcel], Result], told: Told | None = None)
 
 def _sections(text: bytes, going_on: Section | None, name: str) -> Iterator[tuple[Section, bytes]]:
     """Text split at its headers; what stands before the first belongs to the section that is going on."""
+    if text and going_on is not None and not text.startswith(b"{") and b"\n{" not in text:
+        yield going_on, text  # no header in it: there are thousands of parcels and few sections
+        return
     lines, *rest = HEADER.split(text)
     if lines:
         if going_on is None:

@@ -11,6 +11,7 @@ from eaglediag.reports.steps_file import Parcel, Told, over
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 #: `start_s` is Unix time on the host's clock; `accept_lengths` has one number a request, the bonus token included.
 COLUMNS = (
@@ -51,27 +52,25 @@ def write_parquet(steps: Path, out: Path, told: Told | None = None) -> None:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow", "pip install 'eaglediag[parquet]', or use --csv") from error
-    schema = pa.schema(
-        [
-            pa.field("window", pa.string()),
-            pa.field("rank", pa.int32()),
-            pa.field("row", pa.string()),
-            pa.field("step", pa.int64()),
-            pa.field("phase", pa.string()),
-            pa.field("batch_size", pa.int32()),
-            pa.field("tokens", pa.int32()),
-            pa.field("graph", pa.bool_()),
-            pa.field("start_s", pa.float64()),
-            pa.field("host_ms", pa.float64()),
-            pa.field("device_ms", pa.float64()),
-            pa.field("period_ms", pa.float64()),
-            pa.field("device_period_ms", pa.float64()),
-            pa.field("accept_lengths", pa.list_(pa.int32())),
-        ]
-    )
-    with pq.ParquetWriter(out, schema) as writer:
-        for frame in over(steps, table, told):
-            writer.write_table(pa.Table.from_pandas(frame, schema=schema, preserve_index=False))
+    with pq.ParquetWriter(out, pa.schema(dict(zip(COLUMNS, _types(), strict=True)))) as writer:
+        for part in over(steps, _arrow, told):
+            writer.write_table(part)
+
+
+def _types() -> list[pa.DataType]:
+    import pyarrow as pa
+
+    numbers = [pa.float64()] * 5
+    return [pa.string(), pa.int32(), pa.string(), pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.bool_(), *numbers,
+            pa.list_(pa.int32())]  # fmt: skip
+
+
+def _arrow(parcel: Parcel) -> pa.Table:
+    """A parcel as an Arrow table: made where it was parsed, it travels as a few buffers."""
+    import pyarrow as pa
+
+    schema = pa.schema(dict(zip(COLUMNS, _types(), strict=True)))
+    return pa.Table.from_pandas(table(parcel), schema=schema, preserve_index=False)
 
 
 def table(parcel: Parcel) -> pd.DataFrame:
@@ -85,7 +84,10 @@ def table(parcel: Parcel) -> pd.DataFrame:
     steps["graph"] = steps["graph"].astype("object").map({"true": True, "false": False}).astype("boolean")
     for name, column, unit in MILLISECONDS:
         steps[name] = steps.pop(column) / unit
-    lengths = pd.DataFrame.from_records(accepted, columns=["step", "batch_size", "start_ns", "accept_lengths"])
+    lengths = pd.DataFrame.from_records(
+        [(one.step, one.batch, one.start_ns, one.lengths) for one in accepted],
+        columns=["step", "batch_size", "start_ns", "accept_lengths"],
+    )
     lengths["batch_size"] = lengths["batch_size"].astype("Int32")
     frame: pd.DataFrame = pd.concat([steps, lengths.assign(row="accept", phase="verify")], ignore_index=True)
     frame["start_s"] = (frame.pop("start_ns") + section.epoch_ns) / 1e9
@@ -100,30 +102,27 @@ def _packed_csv(parcel: Parcel) -> bytes:
 
 def _csv(parcel: Parcel) -> bytes:
     section = parcel.section
-    lead, epoch = f"{_quoted(section.window)},{section.rank}", section.epoch_ns
+    lead, epoch = f"{_quoted(section.window)},{section.rank},", section.epoch_ns
     steps = parcel.steps()
     for name in ("batch", "tokens", "graph"):
         steps[name] = steps[name].cat.rename_categories({"null": ""})
-    times = ((steps[column] / unit).map(_plain) for _, column, unit in MILLISECONDS)
-    names = (steps[name] for name in ("row", "step", "phase", "batch", "tokens", "graph", "start_ns"))
-    columns = [column.tolist() for column in (*names, *times)]
+    times = ((steps[column] / unit).round(6) for _, column, unit in MILLISECONDS)
+    start = steps["start_ns"] + epoch
+    names = (steps[name] for name in ("row", "step", "phase", "batch", "tokens", "graph"))
+    columns = [column.tolist() for column in (*names, start // 10**9, start % 10**9, *times)]
     lines = [
-        f"{lead},{row},{step},{phase},{batch},{tokens},{graph},{_seconds(start + epoch)},{host},{device},{period},"
-        f"{device_period},\n"
-        for row, step, phase, batch, tokens, graph, start, host, device, period, device_period in zip(
+        f"{row},{step},{phase},{batch},{tokens},{graph},{second}.{ns:09d},{host},{device},{period},{device_period},\n"
+        for row, step, phase, batch, tokens, graph, second, ns, host, device, period, device_period in zip(
             *columns, strict=True
         )
     ]
     lines += [
-        f"{lead},accept,{step},verify,{'' if batch is None else batch},,,{_seconds(start + epoch)},,,,,"
-        f"{' '.join(map(str, lengths))}\n"
-        for step, batch, start, lengths in parcel.accepted()
+        f"accept,{one.step},verify,{'' if one.batch is None else one.batch},,,{_seconds(one.start_ns + epoch)},,,,,"
+        f"{one.text.replace(',', ' ')}\n"
+        for one in parcel.accepted()
     ]
-    return "".join(lines).encode()
-
-
-def _plain(ms: float) -> str:
-    return f"{ms:.6f}" if ms == ms else ""  # NaN: there is none
+    text = "".join(lines).replace(",nan", ",").removesuffix("\n")
+    return f"{lead}{text.replace(chr(10), chr(10) + lead)}\n".encode()
 
 
 def _seconds(ns: int) -> str:

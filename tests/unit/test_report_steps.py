@@ -242,7 +242,7 @@ def test_csv_and_parquet_say_the_same(
 
 
 def test_a_window_cannot_become_a_formula(tmp_path: Path) -> None:
-    for window in ('=HYPERLINK("http://x")', "+1,2", '@"x'):
+    for window in ('=HYPERLINK("http://x")', "+1,2", '@"x', "-x,nan\nnull"):
         _, steps, _ = with_steps(tmp_path, [(window, raw_rows(steps=3))])
         steps_table.write_csv(steps, tmp_path / "s.csv")
         with (tmp_path / "s.csv").open(newline="") as stream:
