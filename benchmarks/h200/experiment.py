@@ -3,9 +3,10 @@
     python benchmarks/h200/experiment.py --site DIR --out DIR [--part 1,2,3,4] [--limit-s 560]
 
 Parts: 1 baseline and EAGLE-3 at concurrency 1, 4, 8, all graphs; 2 at 12, all eager; 3 the advised flag, and what the
-what-if said; 4 a sweep of simulated accept lengths; 5 what watching costs; 6 a mixture of experts; tp2 two GPUs. Parts
-1 to 4 share servers when given together. Each part writes captures (ARM.json), raw steps and report.txt into a folder
-of --out, and a part that fails leaves what it has. --dry-run-cpu runs the same code on the embedded host, with no GPU.
+what-if said; 4 a sweep of simulated accept lengths; 5 what watching costs; 6 a mixture of experts; tp2 two GPUs; killed
+one of two ranks. Parts 1 to 4 share servers when given together. Each part writes captures (ARM.json), raw steps and
+report.txt into a folder of --out, and a part that fails leaves what it has. --dry-run-cpu runs the same code on the
+embedded host, with no GPU.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from eaglediag.reports import markdown
 LENGTHS = (1.0, 1.25, 1.5, 1.75, 2.0, 3.0)
 PROMPT_TOKENS = 64
 NEW_TOKENS = 200
+NCCL = ("--tp-size", "2", "--disable-custom-all-reduce")
 
 
 @dataclass
@@ -151,33 +153,34 @@ def experts(run: Experiment, parts: set[str]) -> str:
 
 
 def two_gpus(run: Experiment, parts: set[str]) -> str:
-    """Part tp2: NCCL and custom all-reduce, both ranks; then a rank killed while it is measured."""
+    """Part tp2: NCCL and custom all-reduce, both ranks."""
     arms = run.arms("tp2")
-    nccl = ("--tp-size", "2", "--disable-custom-all-reduce")
     levels = (1, 12) if run.gpu else (1, 4)
     probed = arms.probe(
         [
-            run.plan("eagle-nccl", 0, levels, speculative=True, profile=True, flags=nccl),
-            run.plan("eagle-custom", 1, levels, speculative=True, profile=True, flags=nccl[:2]),
-            run.plan("baseline-nccl", 2, levels, speculative=False, profile=True, flags=nccl),
+            run.plan("eagle-nccl", 0, levels, speculative=True, profile=True, flags=NCCL),
+            run.plan("eagle-custom", 1, levels, speculative=True, profile=True, flags=NCCL[:2]),
+            run.plan("baseline-nccl", 2, levels, speculative=False, profile=True, flags=NCCL),
         ]
     )
-    sections = _sections(probed) + _judged(run, arms.folder, probed, "baseline-nccl", "eagle-nccl")
+    return _report(arms, _sections(probed) + _judged(run, arms.folder, probed, "baseline-nccl", "eagle-nccl"))
+
+
+def lost_rank(run: Experiment, parts: set[str]) -> str:
+    """Part killed: a rank killed while it is measured."""
+    arms = run.arms("killed")
 
     def kill(session: Session) -> None:
         threading.Thread(target=_kill_a_rank, args=(arms, session), daemon=True).start()
 
-    lost = arms.probe([run.plan("rank-killed", 3, (1,), speculative=True, flags=nccl)], kill)["rank-killed"]
+    lost = arms.probe([run.plan("rank-killed", 3, (1,), speculative=True, flags=NCCL)], kill)["rank-killed"]
     ranks = lost.capture.instrumentation.ranks
-    sections.append(
-        (
-            "a rank killed on purpose",
-            f"ended with: {lost.error or 'no error'}\ncapture: {lost.capture.status}, "
-            f"ranks {sum(rank.seen for rank in ranks)}/{lost.capture.instrumentation.ranks_expected}, "
-            f"{len(lost.capture.windows)} windows, last words: {lost.capture.server.last_log_lines[-1:]}",
-        )
+    text = (
+        f"ended with: {lost.error or 'no error'}\ncapture: {lost.capture.status}, "
+        f"ranks {sum(rank.seen for rank in ranks)}/{lost.capture.instrumentation.ranks_expected}, "
+        f"{len(lost.capture.windows)} windows, last words: {lost.capture.server.last_log_lines[-1:]}"
     )
-    return _report(arms, sections)
+    return _report(arms, [("a rank killed on purpose", text)])
 
 
 def _kill_a_rank(arms: Arms, session: Session) -> None:
@@ -332,6 +335,7 @@ def main() -> int:
         ({"5"}, watching),
         ({"6"}, experts),
         ({"tp2"}, two_gpus),
+        ({"killed"}, lost_rank),
     ]
     unknown = asked - set().union(*(names for names, _ in groups))
     if unknown:

@@ -56,9 +56,6 @@ RULES = (
         "draft_extend",
         required=True,
     ),
-    Rule(
-        "phase", "speculative/*worker*.py", "*", ("_draft_extend_for_prefill", "forward_draft_extend"), "draft_extend"
-    ),
     Rule("forward", "model_executor/model_runner.py", "ModelRunner", ("forward",), required=True),
     Rule("replay", "speculative/*graph_runner.py", "*", ("replay", "execute"), required=True),
     Rule(
