@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eaglediag.analysis.advice import Advice, advise
+from eaglediag.analysis.advice import Advice, advise, known_condition
 from eaglediag.analysis.gates import Answer, Asked, Condition, Difference, Gate, Installation
 from eaglediag.analysis.gates.arguments import depends_on
 from eaglediag.analysis.sentences import PHASE_NAMES
@@ -122,6 +122,7 @@ def as_json(installation: Installation, phase: str | None) -> Json:
                         "text": condition.text,
                         "line": condition.line,
                         "denies_when": condition.denies_when,
+                        "asks": known.what if (known := known_condition(condition.text)) else None,
                         "asked_if": list(gate.when(condition)),
                         "depends_on": list(depends_on(gate, condition, installation.options)),
                     }

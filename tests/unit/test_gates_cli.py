@@ -111,6 +111,13 @@ def test_conditions_with_place_guard_and_options(package: Path) -> None:
         ("forward_batch.can_run_dp_cuda_graph", 22, False, ["self.syncs"], ["--enable-dp-attention", "--dp-size"]),
         ("forward_batch.plain", 23, False, [], []),
     ]  # fmt: skip
+    assert [one["asks"] for one in runner["conditions"]] == [
+        None,  # `size` is no name that SGLang uses
+        "is the batch within the largest captured size?",
+        None,
+        "can every data-parallel rank run a graph in this step?",
+        None,
+    ]
     assert len(runner["source_hash"]) == 64
     assert "model_executor/model_runner.py: ModelRunner._forward_raw" in [one["gate"] for one in document["missing"]]
 
