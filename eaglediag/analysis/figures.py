@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from eaglediag.analysis.statistics import Estimate
 
@@ -40,6 +41,14 @@ def interval(value: Estimate | None) -> str:
     half = _half_width(value)
     low, high = value.interval
     return f"{number(value.value, half)} [{number(low, half)}, {number(high, half)}]"
+
+
+def listed(names: Iterable[object]) -> str:
+    """`1`, `1 and 4`, `1, 4 and 12`; beyond six the last ones are counted."""
+    shown = [str(name) for name in names]
+    if len(shown) > 6:
+        shown = [*shown[:5], f"{len(shown) - 5} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
 
 
 def percent(share: float | None) -> str:

@@ -119,13 +119,14 @@ def _break_even(base: Sums, other: Sums) -> Array:
 def _row(
     base: BatchCost, other: BatchCost, seen: Estimate | None, against_plain: bool, settings: Speculation | None
 ) -> Row:
-    speedup = estimate(_speedup, base.resampled, other.resampled)
+    speedup = estimate(_speedup, base.resampled, other.resampled, undecided=1.0)
     length = judged = None
     if against_plain:
-        length = estimate(_break_even, base.resampled, other.resampled)
+        reached = other.accept_length.value if other.accept_length else None
+        length = estimate(_break_even, base.resampled, other.resampled, undecided=reached)
         judged = breakeven.judged(
             break_even=length.value,
-            accept_length=other.accept_length.value if other.accept_length else None,
+            accept_length=reached,
             speedup=speedup.value if other.accept_length else None,
             draft_tokens=_draft_tokens(settings),
             break_even_interval=length.interval,
@@ -153,7 +154,7 @@ def _load(base: LoadCost, other: LoadCost, against_plain: bool, settings: Specul
     ratio = other.throughput / base.throughput
     # Tokens per second of latency are resampled by request; their relative spread is that of the throughput's ratio.
     spread = (
-        estimate(_request_ratio, base.resampled, other.resampled)
+        estimate(_request_ratio, base.resampled, other.resampled, undecided=1.0)
         if base.resampled.blocks and other.resampled.blocks
         else Estimate(ratio)
     )

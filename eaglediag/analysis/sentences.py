@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from eaglediag.analysis.breakeven import BreakEven
 from eaglediag.analysis.comparability import Comparability, Difference
-from eaglediag.analysis.figures import estimate, faster_or_slower, interval, number
+from eaglediag.analysis.figures import estimate, faster_or_slower, interval, listed, number
 from eaglediag.analysis.measured import CYCLE_PARTS, Arm
 from eaglediag.analysis.pairing import Load
 from eaglediag.capture.model import Denial, Frame, Phase
@@ -67,7 +67,17 @@ def _headline_of_rows(
     others = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome != "inconclusive"]
     if others:
         sentence += "; but " + ", ".join(f"at batch {row.batch_size} it {_compared(row)}" for row in others[:3])
+    open_ = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome == "inconclusive"]
+    if open_:
+        sentence += f"; inconclusive at {', '.join(_open(row) for row in open_[:3])}"
     return sentence
+
+
+def _open(row: Row) -> str:
+    """A batch size without a verdict, and the eager passes that make it one of its own."""
+    shares = {**row.baseline.graph_share, **row.candidate.graph_share}
+    eager = [PHASE_NAMES[phase] for phase in PHASE_NAMES if shares.get(phase, 1.0) < 0.5]
+    return f"batch {row.batch_size}" + (f" (without graphs for {listed(eager)})" if eager else "")
 
 
 def condition(denial: Denial) -> str:

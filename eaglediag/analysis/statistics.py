@@ -27,6 +27,9 @@ DRAWS = 4000
 CONFIDENCE = 0.95
 #: Fewer blocks than this support no interval at all.
 MIN_BLOCKS = 6
+#: Fewer effective blocks than this are a pace that changed within the window rather than noise about one pace. A
+#: stretch then reaches beyond anything that was measured, so the interval ends at the slowest and the fastest block.
+MIN_UNITS = 4.0
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Resampled:
-    """One arm's blocks, resampled: the sums as measured (`sums`, arrays of length 1) and many times over (`draws`)."""
+    """One arm's blocks: as measured (`columns`), summed (`sums`, arrays of length 1), and resampled sums (`draws`)."""
 
+    columns: Draws
     blocks: int
     effective_n: float
     run_length: int
@@ -80,6 +84,7 @@ def resample(
     runs = sum((wrapped[:, i : i + n] for i in range(run)), start=np.zeros((len(names), n)))
     drawn = runs[:, starts].sum(axis=2) if n else np.zeros((len(names), draws))
     return Resampled(
+        columns={name: data[i] for i, name in enumerate(names)},
         blocks=n,
         effective_n=n * (1 - rho) / (1 + rho),
         run_length=run,
@@ -88,8 +93,14 @@ def resample(
     )
 
 
-def estimate(statistic: Callable[..., NDArray[np.float64]], *arms: Resampled) -> Estimate:
-    """A function of the arms' sums with its interval. `statistic` takes one mapping of column to array for each arm."""
+def estimate(
+    statistic: Callable[..., NDArray[np.float64]], *arms: Resampled, undecided: float | None = None
+) -> Estimate:
+    """A function of the arms' sums with its interval. `statistic` takes one mapping of column to array for each arm.
+
+    `undecided` is the value that says nothing (a speed-up of 1): where blocks are too few to tell, an interval that
+    holds it keeps it.
+    """
     value = float(statistic(*(arm.sums for arm in arms))[0])
     blocks, effective = min(arm.blocks for arm in arms), min(arm.effective_n for arm in arms)
     if blocks < MIN_BLOCKS:
@@ -104,7 +115,25 @@ def estimate(statistic: Callable[..., NDArray[np.float64]], *arms: Resampled) ->
         low, high = (float(value * (bound / value) ** stretch) for bound in bounds)
     else:
         low, high = (float(value + stretch * (bound - value)) for bound in bounds)
+    if effective < MIN_UNITS:
+        least, most = _range(statistic, arms)
+        kept = [value] if undecided is None or not low <= undecided <= high else [value, undecided]
+        low, high = max(low, min(least, *kept)), min(high, max(most, *kept))
     return Estimate(value, (low, high), blocks, effective)
+
+
+def _range(statistic: Callable[..., NDArray[np.float64]], arms: Sequence[Resampled]) -> tuple[float, float]:
+    """The statistic of single blocks, lowest and highest over every choice of one block from each arm."""
+    chosen = np.indices([arm.blocks for arm in arms]).reshape(len(arms), -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        single = statistic(
+            *(
+                {name: values[which] for name, values in arm.columns.items()}
+                for arm, which in zip(arms, chosen, strict=True)
+            )
+        )
+    single = single[np.isfinite(single)]
+    return (float(single.min()), float(single.max())) if single.size else (-math.inf, math.inf)
 
 
 def _autocorrelation(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> float:
@@ -140,7 +169,7 @@ def _stretch(arm: Resampled) -> float:
     """
     from scipy.special import ndtri, stdtrit
 
-    units = max(arm.effective_n, 4.0)
+    units = max(arm.effective_n, MIN_UNITS)
     rho = (1 - arm.effective_n / arm.blocks) / (1 + arm.effective_n / arm.blocks)
     kept = 1 + 2 * sum((1 - k / arm.run_length) * rho**k for k in range(1, arm.run_length))
     kept *= (1 - rho) / (1 + rho)

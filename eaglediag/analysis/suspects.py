@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+from eaglediag.analysis.figures import number
+from eaglediag.analysis.graph_price import EAGER
 from eaglediag.analysis.measured import BatchCost
 from eaglediag.analysis.pairing import Row
 from eaglediag.capture.model import Capture, Problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Throughput and the cycle's arithmetic may differ by this much before the report calls them irreconcilable: the
 #: throughput also holds the prefill and the time in which load ramps up and down.
@@ -18,11 +26,19 @@ CHEAPER = 0.05
 MANY_PASSES = 200
 #: The first block of a window may be this much slower than the others.
 SLOW_START = 0.10
+#: Fewer blocks than this do not show a change of pace.
+MANY_BLOCKS = 8
+#: A pace that changes by more than this, and of whose variation two levels leave less than that unexplained, has
+#: shifted; one whose fastest and slowest tenths are further apart than the last, as a share of the middle, is unsteady.
+SHIFT, UNEXPLAINED, UNSTEADY = 0.10, 0.15, 0.25
 
 
 def suspects(rows: Sequence[Row], captures: Sequence[Capture]) -> list[Problem]:
     """Everything suspect in a comparison's rows and in the captures behind them."""
     found = [*_irreconcilable(rows), *_below_one(rows), *_extreme_accept_length(rows)]
+    for arm in ("baseline", "candidate"):
+        for row in rows:
+            found += _unsteady(row, arm, captures[arm == "candidate"].arm)
     found += _cheaper_with_batch([row.baseline for row in rows], "decode step")
     found += _cheaper_with_batch([row.candidate for row in rows], "cycle")
     for capture in captures:
@@ -82,6 +98,50 @@ def _cheaper_with_batch(costs: Sequence[BatchCost], what: str) -> Iterator[Probl
                 f"{large.period.value:.2f} ms at batch {large.batch_size}",
                 advice="more requests cannot cost less on the same path: compare graph shares, clocks and warm-up",
             )
+
+
+def _unsteady(row: Row, which: Literal["baseline", "candidate"], name: str) -> Iterator[Problem]:
+    """A pace that changes within the window: its mean is then the mean of two machines."""
+    cost = row.baseline if which == "baseline" else row.candidate
+    steps = cost.resampled.columns["steps"]
+    periods = (cost.resampled.columns["period_ms"] / steps.clip(min=1))[steps > 0]
+    what = f"{name}, batch {row.batch_size}: a {'cycle' if cost.kind == 'cycle' else 'step'}"
+    advice = "the machine was disturbed, or warmed up: measure again, longer"
+    if any(share < EAGER for share in cost.graph_share.values()):
+        advice = "eager passes wait for the CPU, where something else may have run: measure again with cores to spare"
+    split = _shift(periods)
+    if split is not None:
+        before, after = periods[:split].mean(), periods[split:].mean()
+        yield Problem(
+            code="level_shift",
+            message=f"{what} took {number(before)} ms in the first {split} of {len(periods)} parts of the measurement, "
+            f"then {number(after)} ms",
+            advice=advice,
+        )
+    elif len(periods) >= MANY_BLOCKS:
+        ordered = np.sort(np.repeat(periods, steps[steps > 0].astype(int)))
+        low, middle, high = (float(ordered[int(share * len(ordered))]) for share in (0.1, 0.5, 0.9))
+        if high - low > UNSTEADY * middle:
+            yield Problem(
+                code="unsteady",
+                message=f"{what} took {number(low)} ms or less for a tenth of the measurement and {number(high)} ms or "
+                "more for another",
+                advice=advice,
+            )
+
+
+def _shift(periods: NDArray[np.float64]) -> int | None:
+    """Where the pace changes for good: the split that explains most of the variation, when it explains nearly all."""
+    total = float(((periods - periods.mean()) ** 2).sum())
+    if len(periods) < MANY_BLOCKS or not total:
+        return None
+    best = min(
+        range(3, len(periods) - 2),
+        key=lambda at: float(at * periods[:at].var() + (len(periods) - at) * periods[at:].var()),
+    )
+    within = float(best * periods[:best].var() + (len(periods) - best) * periods[best:].var())
+    change = abs(periods[best:].mean() / periods[:best].mean() - 1)
+    return best if change > SHIFT and within < UNEXPLAINED * total else None
 
 
 def _slow_start(capture: Capture) -> Iterator[Problem]:

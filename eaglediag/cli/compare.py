@@ -19,6 +19,9 @@ def compare(
     candidate: Annotated[
         Path, typer.Argument(metavar="CANDIDATE", help="The capture with speculation (or the newer of two alike).")
     ],
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show all evidence, what the clients saw, and every denied graph.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     markdown: Annotated[
         str | None,
@@ -40,7 +43,7 @@ def compare(
     elif markdown != "-":
         from eaglediag.reports import terminal
 
-        terminal.render(result, terminal.console())
+        terminal.render(result, terminal.console(), verbose=verbose)
     if markdown is not None:
         _write_markdown(result, markdown)
     if result.outcome in ("inconclusive", "not_comparable"):

@@ -22,11 +22,11 @@ def render(result: Comparison, out: TextIO) -> None:
         out.write(f"- **Do:** {markdown(finding.advice)}\n- **Refuted by:** {markdown(finding.refuted_by)}\n")
     for title, lines in (
         ("Differences between the arms beside speculation", tables.differences(result)),
-        ("Other refusals of a graph", tables.denials(result)),
+        ("Refusals of a graph that no finding explains", tables.denials(result)),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
         (
             "Before you trust this",
-            [f"{what}; {advice}" if advice else what for what, advice in tables.problems(result)],
+            tables.short_problems(result),
         ),
     ):
         if lines:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglediag.analysis.breakeven import Interval
-from eaglediag.analysis.comparison import Comparison
+from eaglediag.analysis.comparison import ArmRefusals, Comparison
 from eaglediag.analysis.figures import estimate, fixed, interval, number, percent
+from eaglediag.analysis.graph_price import EAGER
 from eaglediag.analysis.held import Held
 from eaglediag.analysis.measured import CYCLE_PARTS
 from eaglediag.analysis.pairing import Load, Row
 from eaglediag.analysis.policy import Check
-from eaglediag.analysis.sentences import PHASE_NAMES, condition
+from eaglediag.analysis.sentences import PHASE_NAMES
 from eaglediag.analysis.statistics import Estimate
 from eaglediag.analysis.sweep import Crossing
 from eaglediag.analysis.whatif import Bound, WhatIf
@@ -42,8 +43,15 @@ class Table:
 
 def tables(comparison: Comparison) -> list[Table]:
     """The tables of a comparison, leaving out those that would be empty."""
-    shown = [_cost(comparison), _break_even(comparison), shares(comparison), _loads(comparison), _graphs(comparison)]
-    return [table for table in shown if table.rows]
+    shown = [*main_tables(comparison), _loads(comparison), _graphs(comparison)]
+    return [table for table in dict.fromkeys(shown) if table.rows]
+
+
+def main_tables(comparison: Comparison) -> list[Table]:
+    """What a step costs, what it yields and where the time goes; without steps, what the clients saw."""
+    if not comparison.rows:
+        return [_loads(comparison)]
+    return [table for table in (_cost(comparison), _break_even(comparison), shares(comparison)) if table.rows]
 
 
 def break_evens(comparison: Comparison) -> Table:
@@ -194,16 +202,44 @@ def crossings(found: Sequence[Crossing]) -> list[str]:
     return lines
 
 
-def denials(comparison: Comparison) -> list[str]:
-    """One line for each condition that denied a graph and is in no finding, most frequent first in each arm."""
-    lines = []
-    told = {evidence.fact for finding in comparison.findings for evidence in finding.evidence}
+def denials(comparison: Comparison, *, everything: bool = False) -> list[str]:
+    """Conditions that denied a graph and are in no finding, one line for each phase and condition.
+
+    Unless `everything` is asked for, only those of eager phases that no finding explains.
+    """
+    told = {pair for finding in comparison.findings for pair in finding.denied}
+    arms = {arm.name: arm for arm in (comparison.baseline, comparison.candidate)}
+    folded: dict[tuple[object, ...], list[ArmRefusals]] = {}
     for one in comparison.refusals:
-        if any(condition(one.refusals.denial) in fact for fact in told):
+        denial = one.refusals.denial
+        if denial.decides and (one.arm, denial.phase) in told:
             continue
-        aside = "" if one.refusals.denial.decides else " (eager already, by another gate)"
-        lines.append(f"{one.arm}: {one.refusals.line}{aside}")
-    return lines
+        eager = arms[one.arm].graph_share.get(denial.phase, 1.0) < EAGER and denial.phase not in ("extend", "idle")
+        if everything or (eager and (one.arm, denial.phase) not in told):
+            leaf = denial.frames[-1] if denial.frames else None
+            where = (leaf.file, leaf.line, leaf.text) if leaf else (denial.gate, denial.reason)
+            folded.setdefault((one.arm, denial.phase, denial.decides, *where), []).append(one)
+    return [_refusal(alike) for alike in folded.values()]
+
+
+def left_out(comparison: Comparison) -> int:
+    """How many conditions only `everything` shows: those of prefill, and those behind a gate that had decided."""
+    return len(denials(comparison, everything=True)) - len(denials(comparison))
+
+
+def _refusal(alike: Sequence[ArmRefusals]) -> str:
+    """Refusals of one phase by one condition, over all batch sizes and values; the most frequent is shown."""
+    first = alike[0]
+    if len(alike) == 1:
+        line = first.refusals.line
+    else:
+        counts: dict[int, int] = {}
+        for one in alike:
+            for rank, count in one.refusals.counts.items():
+                counts[rank] = counts.get(rank, 0) + count
+        sizes = tuple(sorted({size for one in alike for size in one.refusals.batch_sizes}))
+        line = replace(first.refusals, batch_sizes=sizes, counts=counts, share=None).line
+    return f"{first.arm}: {line}" + ("" if first.refusals.denial.decides else " (eager already, by another gate)")
 
 
 def gates(result: Check) -> Table:
@@ -243,11 +279,24 @@ def differences(comparison: Comparison) -> list[str]:
 
 
 def problems(comparison: Comparison) -> list[tuple[str, str]]:
-    """(what, what to do) for everything that weakens the comparison."""
+    """(what, what to do) for everything that weakens the comparison; what both arms share is said once."""
+    arms: dict[tuple[str, str], list[str]] = {}
+    for one in comparison.problems:
+        arms.setdefault((one.problem.message, one.problem.advice), []).append(one.arm)
     return [
-        (f"{one.arm}: {one.problem.message}" if one.arm else one.problem.message, one.problem.advice)
-        for one in comparison.problems
+        (f"{' and '.join(dict.fromkeys(named))}: {message}" if all(named) else message, advice)
+        for (message, advice), named in arms.items()
     ]
+
+
+def short_problems(comparison: Comparison) -> list[str]:
+    """The same, one line each, an advice given once."""
+    lines = []
+    given: set[str] = set()
+    for what, advice in problems(comparison):
+        lines.append(what if advice in given or not advice else f"{what}; {advice}")
+        given.add(advice)
+    return lines
 
 
 def _cost(comparison: Comparison) -> Table:

@@ -41,8 +41,8 @@ STYLES = {
     "inconsistent": "bold yellow",
     "not_comparable": "bold yellow",
 }
-#: Below this width an interval goes under its value.
-WIDE = 118
+#: Between two columns of a table.
+GAP = 2
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -50,10 +50,10 @@ def console(file: TextIO | None = None) -> Console:
     return Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False)
 
 
-def render(result: Comparison | BreakEven, out: Console) -> None:
-    """Print a result."""
+def render(result: Comparison | BreakEven, out: Console, *, verbose: bool = False) -> None:
+    """Print a result; of a comparison what matters, on about one screen, and with `verbose` everything."""
     if isinstance(result, Comparison):
-        _comparison(result, out)
+        _comparison(result, out, verbose)
     else:
         _break_even(result, out)
 
@@ -72,39 +72,49 @@ def render_check(result: Check, out: Console) -> None:
     _list("Because", [f"{gate.name}: {gate.detail}" for gate in result.gates if gate.detail], out)
 
 
-def _comparison(result: Comparison, out: Console) -> None:
+def _comparison(result: Comparison, out: Console, verbose: bool) -> None:
     out.print(Text(printable(result.headline), style=STYLES[result.outcome]))
-    for table in tables.tables(result):
+    for table in tables.tables(result) if verbose else tables.main_tables(result):
         out.print()
-        out.print(_laid_out(table, out.width))
-    _findings(result.findings, out)
+        _table(table, out)
+    _findings(result.findings, out, verbose)
     for title, lines in (
         ("Differences between the arms beside speculation", tables.differences(result)),
-        ("Other refusals of a graph", tables.denials(result)),
+        ("Refusals of a graph that no finding explains", tables.denials(result)),
+        ("Other refusals of a graph", _others(result) if verbose else []),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
+        ("Before you trust this", tables.short_problems(result)),
     ):
         _list(title, lines, out)
-    problems = tables.problems(result)
-    _list("Before you trust this", [f"{what}; {advice}" if advice else what for what, advice in problems], out)
     out.print()
-    out.print(Text("[low, high] are 95 % intervals; times are means per step; parts and gap add up.", style="dim"))
+    notes = ["[low, high] are 95 % intervals; times are means per step; parts and gap add up."]
+    if not verbose:
+        more = tables.left_out(result)
+        others = f" and {more} denials in prefill or behind another gate" if more else ""
+        notes.append(f"--verbose shows all evidence, what the clients saw{others}.")
+    out.print(Text(" ".join(notes), style="dim"))
+
+
+def _others(result: Comparison) -> list[str]:
+    told = tables.denials(result)
+    return [line for line in tables.denials(result, everything=True) if line not in told]
 
 
 def render_what_if(result: WhatIf, out: Console) -> None:
     """Print what would happen, and how it was priced."""
-    out.print(_laid_out(tables.what_if(result), out.width))
+    _table(tables.what_if(result), out)
     if (predicted := tables.predictions(result)).rows:
         out.print()
-        out.print(_laid_out(predicted, out.width))
+        _table(predicted, out)
     if result.choices:
         out.print()
-        out.print(_laid_out(tables.choices(result), out.width))
+        _table(tables.choices(result), out)
     _list("How this was priced", tables.pricing(result), out)
 
 
 def render_held(found: Sequence[Held], out: Console) -> None:
     """Print predictions beside what was measured afterwards."""
-    out.print(_laid_out(tables.held(found), out.width))
+    _table(tables.held(found), out)
 
 
 def render_break_even(result: Comparison, found: Sequence[Crossing], out: Console) -> None:
@@ -114,24 +124,27 @@ def render_break_even(result: Comparison, found: Sequence[Crossing], out: Consol
         if answer is not None:
             out.print(Text(breakeven_sentence(answer, where), style=STYLES.get(answer.verdict or "", "bold")))
     out.print()
-    out.print(_laid_out(tables.break_evens(result), out.width))
+    _table(tables.break_evens(result), out)
     _list("Measured by a sweep of accept lengths", tables.crossings(found), out)
-    problems = tables.problems(result)
-    _list("Before you trust this", [f"{what}; {advice}" if advice else what for what, advice in problems], out)
+    _list("Before you trust this", tables.short_problems(result), out)
 
 
-def _findings(findings: Sequence[Finding], out: Console) -> None:
+def _findings(findings: Sequence[Finding], out: Console, verbose: bool) -> None:
+    """The first finding with its evidence; the others, unless all is asked for, as what and what to do."""
     for number_, finding in enumerate(findings, start=1):
-        out.print()
+        whole = verbose or number_ == 1
+        if whole or number_ == 2:
+            out.print()
         out.print(Text(printable(f"{number_}. {finding.what} ({finding.sure})"), style="bold"))
         grid = RichTable.grid(padding=(0, 1))
-        grid.add_column(min_width=10)
-        for i, evidence in enumerate(finding.evidence):
+        grid.add_column(min_width=10 if whole else 4)
+        for i, evidence in enumerate(finding.evidence if whole else ()):
             line = Text(printable(evidence.fact))
             line.append(printable(f" [{evidence.source}]"), style="dim")
             grid.add_row("" if i else "  evidence", line)
         grid.add_row("  do", Text(printable(finding.advice)))
-        grid.add_row(Text("  refuted by", style="dim"), Text(printable(finding.refuted_by), style="dim"))
+        if whole:
+            grid.add_row(Text("  refuted by", style="dim"), Text(printable(finding.refuted_by), style="dim"))
         out.print(grid)
 
 
@@ -173,33 +186,38 @@ def _list(title: str, lines: list[str], out: Console) -> None:
     out.print(grid)
 
 
-def _laid_out(table: tables.Table, width: int) -> RichTable:
-    laid = RichTable(
-        title=Text(table.title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        show_edge=False,
-    )
-    rows = [[_cell(printable(text), width) for text in row] for row in table.rows]
-    for column, header in enumerate(table.headers):
-        # A header may break anywhere, a number nowhere.
-        title = Text(printable(header if width >= WIDE else header.replace("draft-", "draft-\n")))
-        longest = max(
-            [cell_len(word) for word in title.plain.split()]
-            + [cell_len(line) for row in rows for line in row[column].plain.split("\n")]
-        )
-        words = column == 0 and table.headers[0] in ("phase", "share")
-        laid.add_column(title, justify="left" if words else "right", width=None if width >= WIDE else longest)
+def _table(table: tables.Table, out: Console) -> None:
+    """Title and table, in the first layout that fits: headers on one line, headers broken, qualifiers below."""
+    out.print(Text(table.title, style="bold"))
+    for below, broken in ((False, False), (False, True), (True, True)):
+        headers = [Text(printable(_broken(header) if broken else header)) for header in table.headers]
+        rows = [[_cell(printable(text), below) for text in row] for row in table.rows]
+        widths = [
+            max(
+                *(cell_len(word) for word in (header.plain.split() if broken else [header.plain])),
+                *(cell_len(line) for row in rows for line in row[column].plain.split("\n")),
+            )
+            for column, header in enumerate(headers)
+        ]
+        if sum(widths) + GAP * (len(widths) - 1) <= out.width:
+            break
+    laid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
+    for column, (header, width) in enumerate(zip(headers, widths, strict=True)):
+        names = column == 0 and table.headers[0] in ("phase", "share")
+        laid.add_column(header, justify="left" if names else "right", width=width)
     for row in rows:
         laid.add_row(*row)
-    return laid
+    out.print(laid)
 
 
-def _cell(text: str, width: int) -> Text:
+def _broken(header: str) -> str:
+    """A header may break anywhere, a number nowhere."""
+    return header.replace("draft-", "draft-\n")
+
+
+def _cell(text: str, below: bool) -> Text:
     """A cell; on a narrow terminal what qualifies a number goes under it, unbroken."""
-    if width < WIDE:
+    if below:
         for mark in (" [", " (", " eager", " / "):
             text = text.replace(mark, f"\n{mark.strip()}" + (" " if mark == " / " else ""))
     return Text(text, style=STYLES.get(text.split("\n")[0].split(" ")[0], ""), no_wrap=True)

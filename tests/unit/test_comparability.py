@@ -135,3 +135,10 @@ def test_nested_settings_are_named_by_their_leaf() -> None:
     found = {one.what: one for one in comparability(baseline, eagle).differences}
     assert set(found) == {"argument cuda_graph_config.decode.max_bs", "argument schedule.policy"}
     assert len(found["argument schedule.policy"].candidate) < 100
+
+
+def test_an_object_that_prints_its_address_is_no_difference() -> None:
+    baseline, eagle = pair()
+    for one, address in ((baseline, "0x7fb4"), (eagle, "0x7f20")):
+        one.server.arguments["model_config"] = f"<sglang.srt.configs.model_config.ModelConfig object at {address}>"
+    assert "argument model_config" not in {found.what for found in comparability(baseline, eagle).differences}

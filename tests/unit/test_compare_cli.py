@@ -188,3 +188,12 @@ def test_breakeven_usage(arguments: tuple[object, ...], message: str) -> None:
     ran = eaglediag("breakeven", *arguments)
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_one_screen_unless_everything_is_asked_for(files: tuple[Path, Path]) -> None:
+    short, whole = eaglediag("compare", *files), eaglediag("compare", *files, "--verbose")
+    assert "What the clients saw" not in short.out
+    assert "--verbose shows" in short.out
+    assert len(short.out.splitlines()) < 60
+    assert "What the clients saw" in whole.out
+    assert whole.out.count("refuted by") > short.out.count("refuted by")

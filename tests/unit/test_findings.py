@@ -11,6 +11,7 @@ from eaglediag.analysis.findings import excess_ms
 from eaglediag.analysis.findings.acceptance import by_position
 from eaglediag.analysis.findings.cost import fit
 from eaglediag.capture.model import Capture, CapturedGraphs, Collective, Overhead, PhaseStats, Profile
+from eaglediag.reports.tables import denials, left_out
 from tests.factories import capture, cycle, decode, denial, distribution, gpu, pair
 
 
@@ -198,3 +199,77 @@ def test_nothing_on_record_changed() -> None:
     [finding] = found.findings
     assert "nothing on record changed" in finding.what
     assert "the machine's state may have changed" in finding.advice
+
+
+def test_one_condition_that_denies_several_phases_in_both_arms_is_one_finding() -> None:
+    eager = {"draft": False, "verify": False, "draft_extend": False}
+    baseline = capture(
+        "baseline",
+        {12: decode(20, graph={"decode": False})},
+        seed=1,
+        denials=[denial("decode", 12), denial("decode", 16)],
+    )
+    eagle = capture(
+        "eagle",
+        {12: cycle(22, graph=eager)},
+        seed=2,
+        denials=[denial("verify", 12), denial("draft", 12), denial("draft_extend", 12)],
+    )
+    found = compare(baseline, eagle)
+    [finding] = [one for one in found.findings if one.denied]
+    assert finding.code == "graph_denied_verify"
+    assert finding.what == (
+        "denied their graphs at batch 12 and 16: decode (baseline); verify, draft and draft-extend (eagle)"
+    )
+    assert [one.fact.partition(" (")[0] for one in finding.evidence] == [
+        "`cuda_graph_bs <= self.max_bs` was `12 <= 8`",
+        "`cuda_graph_bs <= self.max_bs` was `16 <= 8`",
+        "baseline: decode, batch 12, 1000 times",
+        "baseline: decode, batch 16, 1000 times",
+        "eagle: verify, draft and draft-extend, batch 12, 1000 times",
+    ]
+    assert "--cuda-graph-max-bs-decode 16" in finding.advice
+    assert "in both arms" in finding.advice
+    assert "baseline_eager" not in codes(found)
+    assert denials(found) == []
+
+
+def test_refusals_that_explain_nothing_are_folded_and_left_to_whoever_asks() -> None:
+    baseline, eagle = pair()
+    for size in (1, 3, 7):
+        prefill = denial("extend", size)
+        aside = denial("verify", size)
+        aside.decides = False
+        eagle.denials += [prefill, aside]
+    found = compare(baseline, eagle)
+    assert denials(found) == []
+    prefill_line, aside_line = denials(found, everything=True)
+    assert prefill_line.startswith("eagle: prefill, batch 1, 3 and 7, 3000 times")
+    assert aside_line.endswith("(eager already, by another gate)")
+    assert left_out(found) == 2
+
+
+def test_a_refusal_is_shown_when_nothing_else_explains_an_eager_phase() -> None:
+    baseline = capture("baseline", {1: decode(12)}, seed=1)
+    aside = denial("verify", 1)
+    aside.decides = False
+    found = compare(baseline, capture("eagle", {1: cycle(14, graph={"verify": False})}, seed=2, denials=[aside]))
+    assert len(denials(found)) == 1
+
+
+def test_graphs_that_leave_the_gpu_waiting() -> None:
+    def profiled(graphs: float) -> set[str]:
+        one = Profile(
+            phase="verify",
+            batch_size=1,
+            steps=4,
+            kernels_per_step=480,
+            launches_per_step=28,
+            graph_launches_per_step=graphs,
+            device_busy_ms=4.8,
+            span_ms=6.1,
+        )
+        return spoil(lambda _, eagle: eagle.profiles.append(one))
+
+    assert "host_late" in profiled(1)
+    assert "host_late" not in profiled(0)

@@ -36,12 +36,17 @@ def test_what_ran_eagerly_and_why(found: Comparison) -> None:
     assert found.rows[-1].candidate.graph_share["verify"] == 0.0
     findings = {finding.code: finding for finding in found.findings}
     assert set(findings) == {"graph_denied_verify", "baseline_eager", "simulated_acceptance"}
-    fact = findings["graph_denied_verify"].evidence[0].fact
-    assert fact.startswith("verify, batch 12, 504 times")
-    assert "`cuda_graph_bs <= self.max_bs` was `12 <= 8` (decode_cuda_graph_runner.py:461)" in fact
+    condition, counted = findings["graph_denied_verify"].evidence
+    assert "`cuda_graph_bs <= self.max_bs` was `12 <= 8` (decode_cuda_graph_runner.py:461)" in condition.fact
+    assert counted.fact.startswith("eagle: verify, batch 12, 504 times")
     assert findings["graph_denied_verify"].advice == "`--cuda-graph-max-bs-decode 12` would allow it"
 
 
 def test_what_is_not_on_record_is_said(found: Comparison) -> None:
     assert found.comparability.unknown == ("GPUs and their clocks",)
-    assert [one.problem.code for one in found.problems] == []
+    assert [one.problem.code for one in found.problems] == ["unsteady", "unsteady"]
+
+
+def test_eager_steps_that_went_at_two_paces_are_said_to(found: Comparison) -> None:
+    """At batch 12 the recorded decode steps take 15 ms for a while and 31 ms for a while."""
+    assert "batch 12: a step took 15.0 ms or less for a tenth" in found.problems[0].problem.message

@@ -131,7 +131,7 @@ def test_the_verdict_comes_first_and_is_more_than_a_colour() -> None:
 def test_figures_link_to_their_findings_and_back() -> None:
     text = rendered(*full_pair())
     [verify] = re.findall(
-        r'<article id="(finding-\d+)"[^>]*>\s*<h3[^>]*>\d+\. eagle: verify was denied its graph', text
+        r'<article id="(finding-\d+)"[^>]*>\s*<h3[^>]*>\d+\. denied their graphs at batch 12: verify', text
     )
     section = text[text.index('id="cycle"') : text.index('id="batches"')]
     assert f'href="#{verify}"' in section

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from eaglediag.analysis import statistics
 from eaglediag.analysis.pairing import outcome
 from eaglediag.analysis.statistics import MIN_BLOCKS, Estimate, Resampled, estimate, resample
 
@@ -39,7 +41,7 @@ def speedups(truth: float, blocks: int = BLOCKS, rho: float = RHO) -> Iterator[E
         generator = np.random.default_rng(seed)
         base = arm(generator, 1.0, 0, blocks, rho)
         other = arm(generator, 1 / truth, 1, blocks, rho)
-        yield estimate(ratio, base, other)
+        yield estimate(ratio, base, other, undecided=1.0)
 
 
 @pytest.mark.parametrize(("blocks", "rho"), [(8, 0.3), (12, 0.3), (20, 0.0), (20, 0.5), (40, 0.5), (100, 0.5)])
@@ -65,6 +67,24 @@ def test_power_for_a_shift_of_five_percent(blocks: int, rho: float, power: float
 
 def test_a_real_difference_is_never_called_equal_nor_its_opposite() -> None:
     assert {outcome(one) for one in speedups(1.3)} == {"better"}
+
+
+def test_an_interval_ends_at_what_was_measured_but_this_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that hardly changes within the window may put two equal arms on two levels, with no block in common."""
+    bounded = list(speedups(1.0, BLOCKS, 0.95))
+    monkeypatch.setattr(statistics, "_range", lambda *_: (-math.inf, math.inf))
+    free = list(speedups(1.0, BLOCKS, 0.95))
+    assert [outcome(one) for one in bounded] == [outcome(one) for one in free]
+    assert all(one.low >= other.low and one.high <= other.high for one, other in zip(bounded, free, strict=True))
+
+
+def test_a_pace_that_shifts_once_has_an_interval_within_its_levels() -> None:
+    periods = [320.0] * 11 + [170.0] * 8
+    one = estimate(
+        lambda sums: sums["period_ms"] / sums["steps"],
+        resample({"steps": [10.0] * 19, "period_ms": periods}, [("period_ms", "steps")]),
+    )
+    assert one.interval == pytest.approx((17, 32))
 
 
 def test_autocorrelation_costs_effective_blocks() -> None:

@@ -46,3 +46,28 @@ def test_a_first_second_after_idleness() -> None:
     blocks = baseline.windows[0].ranks[0].batches[0].blocks
     blocks.period_ms[0] *= 1.5
     assert codes(baseline, eagle) == ["slow_start"]
+
+
+def test_a_pace_that_changes_within_the_window() -> None:
+    """As a shared host does to eager steps: 32 ms for eleven seconds, 17 ms for eight."""
+    baseline = capture("baseline", {12: decode(23, blocks=19, graph={"decode": False})}, seed=1)
+    eagle = capture("eagle", {12: cycle(25)}, seed=2)
+    blocks = baseline.windows[0].ranks[0].batches[0].blocks
+    for i in range(19):
+        level = 32.0 if i < 11 else 17.0
+        blocks.period_ms[i] = blocks.steps[i] * level * (1 + 0.02 * (i % 3))
+    found = compare(baseline, eagle)
+    [problem] = [one.problem for one in found.problems if one.problem.code == "level_shift"]
+    assert "took 32.6 ms in the first 11 of 19 parts of the measurement, then 17.3 ms" in problem.message
+    assert "eager passes wait for the CPU" in problem.advice
+    low, high = found.rows[0].baseline.period.interval or (0, 0)
+    assert 17.0 <= low < high <= 32 * 1.04
+    assert found.outcome == "inconclusive"
+
+
+def test_a_pace_that_goes_to_and_fro() -> None:
+    baseline, eagle = pair()
+    blocks = eagle.windows[0].ranks[0].batches[0].blocks
+    for i in range(0, len(blocks.steps), 3):
+        blocks.period_ms[i] *= 1.6
+    assert "unsteady" in codes(baseline, eagle)

@@ -19,6 +19,8 @@ MIN_SIZES = 3
 #: Device busy for less than this share of the time: launch-bound.
 BUSY = 0.6
 MANY_LAUNCHES = 100
+#: With graphs, waiting for longer than this share of the time is the host's doing.
+LATE = 0.15
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -31,6 +33,8 @@ def find(case: Case) -> Iterator[Finding]:
     yield from _fixed(case.rows)
     for profile in case.candidate.profiles:
         yield from _launch_bound(profile)
+    if case.rows:
+        yield from _host_late(case.candidate.profiles, case.rows[0].batch_size)
 
 
 def _impossible(row: Row) -> Finding:
@@ -126,14 +130,17 @@ def _launch_bound(profile: Profile) -> Iterator[Finding]:
         return
     busy = profile.device_busy_ms / profile.span_ms
     name = PHASE_NAMES[profile.phase]
+    where = f" at batch {profile.batch_size}" if profile.batch_size else ""
     evidence = (
         Evidence(f"device busy {number(profile.device_busy_ms)} of {number(profile.span_ms)} ms", "profiler"),
         Evidence(f"{profile.launches_per_step:.0f} launches a pass", "profiler"),
     )
+    if profile.graph_launches_per_step >= 1:
+        return
     if busy < BUSY and profile.launches_per_step > MANY_LAUNCHES:
         yield Finding(
             code=f"launch_bound_{profile.phase}",
-            what=f"{name} is launch-bound: the GPU waits for Python to launch kernels",
+            what=f"{name} is launch-bound{where}: the GPU waits for Python to launch kernels",
             evidence=evidence,
             sure="likely",
             advice=f"a graph would bring {name} towards {number(profile.device_busy_ms)} ms",
@@ -144,10 +151,39 @@ def _launch_bound(profile: Profile) -> Iterator[Finding]:
     elif busy > 0.9:
         yield Finding(
             code=f"compute_bound_{profile.phase}",
-            what=f"{name} keeps the GPU busy: a graph would not shorten it much",
+            what=f"{name} keeps the GPU busy{where}: a graph would not shorten it much",
             evidence=evidence,
             sure="likely",
             advice="verify fewer tokens, or make the kernels cheaper (quantization, attention backend)",
             refuted_by="a profile in which the device waits",
             batch_size=profile.batch_size,
         )
+
+
+def _host_late(profiles: Sequence[Profile], batch_size: int) -> Iterator[Finding]:
+    """Passes that are graphs and yet leave the GPU waiting, all phases of a cycle together."""
+    found = [
+        one
+        for one in profiles
+        if one.batch_size == batch_size and one.phase in CYCLE_PARTS and one.graph_launches_per_step >= 1
+    ]
+    waits = sum(one.span_ms - one.device_busy_ms for one in found)
+    span = sum(one.span_ms for one in found)
+    if not found or waits < LATE * span:
+        return
+    yield Finding(
+        code="host_late",
+        what=f"the GPU waits {number(waits)} ms a cycle for the host at batch {batch_size}, although graphs run",
+        evidence=tuple(
+            Evidence(
+                f"{PHASE_NAMES[one.phase]}: busy {number(one.device_busy_ms)} of {number(one.span_ms)} ms, "
+                f"{one.launches_per_step:.0f} launches beside {one.graph_launches_per_step:.0f} graph",
+                "profiler",
+            )
+            for one in found
+        ),
+        sure="likely",
+        advice="a faster or less shared CPU core shortens it: free cores, the performance governor, numactl",
+        refuted_by="a profile on a quiet host that waits as long",
+        batch_size=batch_size,
+    )

@@ -8,7 +8,7 @@ from typing import Literal
 from eaglediag.analysis.comparability import Comparability
 from eaglediag.analysis.measured import Arm
 from eaglediag.analysis.pairing import Load, Row
-from eaglediag.capture.model import Capture
+from eaglediag.capture.model import Capture, Phase
 
 Sure = Literal["certain", "likely", "possible"]
 #: What the time between a cycle and its break-even can be charged to.
@@ -28,6 +28,7 @@ class Finding:
     """What is the matter, why we say so, how sure that is, what to do, and what would refute it.
 
     `part` is the share of the gap that the finding explains, if one; `batch_size` where it was seen, if at one.
+    `denied` names the (arm, phase) pairs whose denied graphs the finding is about.
     """
 
     code: str
@@ -38,6 +39,7 @@ class Finding:
     refuted_by: str
     part: Part | None = None
     batch_size: int | None = None
+    denied: tuple[tuple[str, Phase], ...] = ()
 
 
 @dataclass(frozen=True)

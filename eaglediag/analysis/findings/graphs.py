@@ -3,53 +3,104 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from eaglediag.analysis.advice import room_for
 from eaglediag.analysis.denials import Refusals, refusals
-from eaglediag.analysis.figures import number, percent
+from eaglediag.analysis.figures import listed, number, percent
 from eaglediag.analysis.findings.finding import Case, Evidence, Finding, Part
 from eaglediag.analysis.measured import Arm
-from eaglediag.analysis.sentences import PHASE_NAMES
+from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Capture, Phase
 
 PARTS: dict[Phase, Part] = {"decode": "decode", "verify": "verify", "draft": "draft", "draft_extend": "draft_extend"}
+#: The phase that usually costs most comes first.
+BY_COST: tuple[Phase, ...] = ("verify", "decode", "draft", "draft_extend")
 #: A phase with a smaller share of graphs than this is called eager.
 EAGER = 0.5
 
 
+@dataclass(frozen=True)
+class _Denied:
+    """Refusals of one phase in one arm that decided."""
+
+    arm: Arm
+    refusals: Refusals
+
+    @property
+    def phase(self) -> Phase:
+        return self.refusals.denial.phase
+
+
 def find(case: Case) -> Iterator[Finding]:
     """All findings about graphs."""
+    found = list(_denied(case))
+    yield from found
     for arm, capture in ((case.base, case.baseline), (case.other, case.candidate)):
-        yield from _denied(case, arm, capture)
         yield from _beyond_captured(arm, capture)
     yield from _never(case)
-    yield from _baseline_eager(case)
+    yield from _baseline_eager(case, {pair for finding in found for pair in finding.denied})
 
 
-def _denied(case: Case, arm: Arm, capture: Capture) -> Iterator[Finding]:
-    by_phase: dict[Phase, list[Refusals]] = defaultdict(list)
-    for one in refusals(capture):
-        if one.denial.decides and one.denial.phase in PARTS:
-            by_phase[one.denial.phase].append(one)
-    main = (case.rows[0].candidate if arm is case.other else case.rows[0].baseline).graph_share if case.rows else {}
-    for phase in (phase for phase in PARTS if phase in by_phase):
-        denied = by_phase[phase]
-        evidence = [Evidence(one.line, f"gate {one.denial.gate}") for one in denied[:8]]
-        if (share := arm.graph_share.get(phase)) is not None:
-            evidence.append(
-                Evidence(f"{percent(share)} of {PHASE_NAMES[phase]} passes ran as a graph", "SGLang's own answer")
-            )
+def _denied(case: Case) -> Iterator[Finding]:
+    """One finding for each condition, whatever phases, arms and batch sizes it denied."""
+    alike: dict[tuple[str, ...], list[_Denied]] = defaultdict(list)
+    for arm, capture in ((case.base, case.baseline), (case.other, case.candidate)):
+        for found in refusals(capture):
+            if found.denial.decides and found.denial.phase in PARTS:
+                leaf = found.denial.frames[-1] if found.denial.frames else None
+                known = found.advice.code if found.advice else f"{leaf.file}:{leaf.line}" if leaf else ""
+                alike[leaf.text if leaf else found.denial.reason, known].append(_Denied(arm, found))
+    shares = case.rows[0].candidate.graph_share if case.rows else {}
+    for group in alike.values():
+        denied = sorted(group, key=lambda one: list(PARTS).index(one.phase))
+        phases: dict[str, dict[Phase, None]] = defaultdict(dict)
+        for one in denied:
+            phases[one.arm.name][one.phase] = None
+        charged = {one.phase for one in denied if one.arm is case.other and shares.get(one.phase, 1.0) < EAGER}
+        main = next((phase for phase in BY_COST if phase in charged), None)
+        named = main or next(phase for phase in BY_COST if any(one.phase == phase for one in denied))
+        by_both = case.base.name in phases and len(phases) > 1
         yield Finding(
-            code=f"graph_denied_{phase}",
-            what=f"{arm.name}: {PHASE_NAMES[phase]} was denied its graph",
-            evidence=tuple(evidence),
-            sure="certain" if all(one.denial.explained for one in denied) else "likely",
-            advice=_to_do(denied),
-            refuted_by=f"with a graph, {PHASE_NAMES[phase]} takes no less time: probe again with the change",
-            part=PARTS[phase] if main.get(phase, 1.0) < EAGER and arm is case.other else None,
-            batch_size=denied[0].denial.batch_size,
+            code=f"graph_denied_{named}",
+            what=_what(phases, denied),
+            evidence=tuple(_evidence(denied)),
+            sure="certain" if all(one.refusals.denial.explained for one in denied) else "likely",
+            advice=_to_do([one.refusals for one in denied])
+            + ("; in both arms: against an eager baseline speculation flatters itself" if by_both else ""),
+            refuted_by="with graphs, these passes take no less time: probe again with the change",
+            part=PARTS[main] if main else None,
+            batch_size=max(denied, key=lambda one: one.refusals.total).refusals.denial.batch_size,
+            denied=tuple((arm, phase) for arm, some in phases.items() for phase in some),
         )
+
+
+def _what(phases: Mapping[str, Iterable[Phase]], denied: Sequence[_Denied]) -> str:
+    sizes = sorted({size for one in denied for size in one.refusals.batch_sizes})
+    where = f" at batch {listed(sizes)}" if sizes else ""
+    named = [(arm, [PHASE_NAMES[phase] for phase in some]) for arm, some in phases.items()]
+    if len(named) == 1 and len(named[0][1]) == 1:
+        return f"{named[0][0]}: {named[0][1][0]} was denied its graph{where}"
+    return f"denied their graphs{where}: " + "; ".join(f"{listed(some)} ({arm})" for arm, some in named)
+
+
+def _evidence(denied: Sequence[_Denied]) -> Iterator[Evidence]:
+    """Each way in which the condition said no, then who was denied how often."""
+    shown: dict[str, Refusals] = {}
+    for one in denied:
+        leaf = one.refusals.denial.frames[-1] if one.refusals.denial.frames else None
+        shown.setdefault(leaf.shown if leaf else condition(one.refusals.denial), one.refusals)
+    for refusal in list(shown.values())[:3]:
+        yield Evidence(condition(refusal.denial), f"gate {refusal.denial.gate.rpartition(':')[2]}")
+    times: dict[str, list[str]] = defaultdict(list)
+    for one in denied:
+        sizes = listed(one.refusals.batch_sizes)
+        where = f"batch {sizes}, {one.refusals.times}" if sizes else one.refusals.times
+        times[f"{one.arm.name}, {where}"].append(PHASE_NAMES[one.phase])
+    for where, who in list(times.items())[:4]:
+        arm, _, often = where.partition(", ")
+        yield Evidence(f"{arm}: {listed(who)}, {often}", "counted")
 
 
 def _to_do(denied: Sequence[Refusals]) -> str:
@@ -90,7 +141,9 @@ def _never(case: Case) -> Iterator[Finding]:
             )
 
 
-def _baseline_eager(case: Case) -> Iterator[Finding]:
+def _baseline_eager(case: Case, told: Container[tuple[str, Phase]]) -> Iterator[Finding]:
+    if (case.base.name, "decode") in told:
+        return
     for row in case.rows:
         share = row.baseline.graph_share.get("decode")
         if not case.base.speculative and share is not None and share < EAGER:

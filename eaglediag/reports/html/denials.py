@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eaglediag.analysis.denials import Refusals, refusals
+from eaglediag.analysis.findings import Finding
 from eaglediag.analysis.sentences import PHASE_NAMES
 from eaglediag.capture.model import Frame
 from eaglediag.reports.html.figure import Material
@@ -51,9 +52,9 @@ class Refused:
         """What would have allowed it."""
         return self.refusals.advice.sentence if self.refusals.advice else ""
 
-    def is_in(self, code: str, what: str) -> bool:
+    def is_in(self, finding: Finding) -> bool:
         """Whether a finding speaks of it."""
-        return code == f"graph_denied_{self.refusals.denial.phase}" and what.startswith(f"{self.arm}:")
+        return self.refusals.denial.decides and (self.arm, self.refusals.denial.phase) in finding.denied
 
 
 def refused(material: Material) -> tuple[list[Refused], int]:
