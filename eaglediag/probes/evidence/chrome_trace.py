@@ -116,7 +116,7 @@ def read(path: Path, progress: Progress | None = None) -> Evidence:
             Problem(
                 code="no_passes_in_trace",
                 message=f"the trace holds {len(trace.kernels)} kernels but names no step",
-                advice="profile with SGLang's /start_profile and with_stack, or use `eaglediag probe --profile`",
+                advice="profile with SGLang's /start_profile and with_stack, or `eaglediag probe --profile-steps 5`",
             )
         )
     return Evidence(method="profiler", files=[path.name], profiles=found, problems=problems)

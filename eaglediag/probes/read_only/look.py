@@ -35,8 +35,11 @@ class Look:
     _silent_since: float | None = None
     _refused: int = 0
 
-    def once(self) -> None:
-        """Raises HostError when the connection is lost, InstrumentationError when the server stopped answering."""
+    def once(self) -> bool:
+        """Whether the server answered.
+
+        Raises HostError when the connection is lost, InstrumentationError when the server stopped answering.
+        """
         if self.tail is not None:
             self.tail.check()
         try:
@@ -48,8 +51,14 @@ class Look:
                 self.pages.alive()
         except NoAnswer as error:
             self._not_answered(error)
-        else:
-            self._silent_since, self._refused = None, 0
+            return False
+        self._silent_since, self._refused = None, 0
+        return True
+
+    def insist(self) -> None:
+        """Look until the server answers. Raises what `once` raises."""
+        while not self.once():
+            time.sleep(EVERY_S)
 
     def until(self, done: Callable[[], bool], stage: str, duration_s: float | None = None) -> None:
         """Look until `done`, and once more. Raises what `once` raises."""

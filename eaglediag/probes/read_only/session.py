@@ -172,11 +172,12 @@ class ReadOnly:
                 span.ended = time.time()
             self._settle()
             span.after = self._step_times(look.pages)
-            self._judge(span.result, concurrency)
+            self._judge(span.result, concurrency, look)
 
-    def _judge(self, result: Result, concurrency: int) -> None:
+    def _judge(self, result: Result, concurrency: int, look: Look) -> None:
         if not result.failed:
             return
+        look.insist()
         failed, sent = len(result.failed), len(result.requests)
         message = f"{failed} of {sent} requests failed at concurrency {concurrency}: {result.failed[0].error}"
         if failed == sent:
