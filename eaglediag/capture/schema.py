@@ -1,4 +1,4 @@
-"""The capture's JSON Schema, kept beside this module for other tools; `python -m eaglediag.capture.schema` renews it."""
+"""The capture's JSON Schema, kept for other tools; `python -m eaglediag.capture.schema` renews it."""
 
 from __future__ import annotations
 
