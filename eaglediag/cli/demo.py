@@ -40,6 +40,7 @@ def demo(
     from eaglediag.analysis.comparison import compare
     from eaglediag.cli import options
     from eaglediag.cli.progress import TerminalProgress
+    from eaglediag.cli.report import write_page
     from eaglediag.probes.launch import LaunchCommand
     from eaglediag.probes.run import Arm, probe_arms
     from eaglediag.probes.session import Plan
@@ -86,7 +87,8 @@ def demo(
     terminal.render(result, console)
     with (output / "comparison.md").open("w", encoding="utf-8") as out:
         markdown.render(result, out)
-    typer.echo(f"\nIn {output}/: baseline.json, eagle.json, their raw steps, and comparison.md.", err=True)
+    write_page([arm.output for arm in arms], captures, result, output / "report.html")
+    typer.echo(f"\nIn {output}/: baseline.json, eagle.json, their raw steps, comparison.md, report.html.", err=True)
 
 
 def find_embedded_host() -> Path:

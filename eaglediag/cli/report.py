@@ -53,7 +53,7 @@ def report(
         return
     read, result = _read(captures)
     if html is not None:
-        _page(captures, read, result, html)
+        write_page(captures, read, result, html)
     if markdown is not None:
         _write(markdown, lambda out: _markdown(read, result, out), "--markdown")
     if issue is not None:
@@ -72,7 +72,8 @@ def _read(paths: list[Path]) -> tuple[list[Capture], Comparison | None]:
     return read, compare(*read) if len(read) == 2 else None
 
 
-def _page(paths: list[Path], read: list[Capture], result: Comparison | None, where: Path) -> None:
+def write_page(paths: list[Path], read: list[Capture], result: Comparison | None, where: Path) -> None:
+    """Write the page for captures that were read from `paths`, whose raw steps lie beside them. Raises UsageError."""
     from eaglediag.analysis.measured import measure
     from eaglediag.cli.progress import TerminalProgress
     from eaglediag.reports import html, step_series, steps_file
