@@ -25,6 +25,11 @@ def fixed(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}" if round(value, decimals) else f"{0:.{decimals}f}"
 
 
+def signed(value: float, decimals: int) -> str:
+    """A change with its sign; what rounds to zero has none."""
+    return f"{value:+.{decimals}f}" if round(value, decimals) else fixed(0, decimals)
+
+
 def estimate(value: Estimate | None) -> str:
     """An estimate without its interval, trimmed to what the interval supports."""
     if value is None:

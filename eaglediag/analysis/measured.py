@@ -70,9 +70,12 @@ class Arm:
     graph_share: dict[Phase, float]
 
 
-def measure(capture: Capture, arm: int = 0) -> Arm:
-    """Pool a capture. Arms that will be compared need different `arm` numbers, so that they are resampled apart."""
-    windows = [window for window in capture.windows if _plain(window, capture)]
+def measure(capture: Capture, arm: int = 0, *, swept: bool = False) -> Arm:
+    """Pool a capture. Arms that will be compared need different `arm` numbers, so that they are resampled apart.
+
+    With `swept`, windows of an accept-length sweep are pooled too: good for what a cycle costs, not for what it yields.
+    """
+    windows = [window for window in capture.windows if swept or _plain(window, capture)]
     speaking = _speaking_ranks(capture)
     speculative = is_speculative(capture)
     records: dict[int, list[tuple[Window, BatchStats]]] = defaultdict(list)

@@ -116,6 +116,11 @@ def _break_even(base: Sums, other: Sums) -> Array:
     return ratio
 
 
+def break_even_length(step: BatchCost, cycle: BatchCost, reached: float | None = None) -> Estimate:
+    """Cycle / step. `reached` is the accept length, which decides whether that is little or much."""
+    return estimate(_break_even, step.resampled, cycle.resampled, undecided=reached)
+
+
 def _row(
     base: BatchCost, other: BatchCost, seen: Estimate | None, against_plain: bool, settings: Speculation | None
 ) -> Row:
@@ -123,7 +128,7 @@ def _row(
     length = judged = None
     if against_plain:
         reached = other.accept_length.value if other.accept_length else None
-        length = estimate(_break_even, base.resampled, other.resampled, undecided=reached)
+        length = break_even_length(base, other, reached)
         judged = breakeven.judged(
             break_even=length.value,
             accept_length=reached,

@@ -233,12 +233,12 @@ def _regressions(policy: Policy, previous: Comparison) -> Iterator[Gate]:
     rows = {row.batch_size: row for row in previous.rows}
     for size in policy.batch_sizes or sorted(rows):
         for phase, limit in policy.maximum_regression.items():
-            ratio = _ratio(rows[size], phase) if size in rows else None
+            ratio = _ratio(rows[size], phase, 1 + limit) if size in rows else None
             name = "step" if phase == "step" else PHASE_NAMES[phase]  # type: ignore[index]
             yield _judge(f"{name} time at batch {size}, new / old", ratio, f"≤ {number(1 + limit)} ×", most=1 + limit)
 
 
-def _ratio(row: Row, phase: str) -> Estimate | None:
+def _ratio(row: Row, phase: str, limit: float) -> Estimate | None:
     column = "period_ms" if phase == "step" else phase
     if not (_measured(row.baseline, column) and _measured(row.candidate, column)):
         return None
@@ -246,6 +246,7 @@ def _ratio(row: Row, phase: str) -> Estimate | None:
         lambda old, new: (new[column] / new["steps"]) / (old[column] / old["steps"]),
         row.baseline.resampled,
         row.candidate.resampled,
+        undecided=limit,
     )
 
 

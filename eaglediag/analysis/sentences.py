@@ -233,7 +233,7 @@ def _cause_of_change(row: Row) -> str:
     cause = (
         f": a {'cycle' if new.kind == 'cycle' else 'step'} takes {estimate(new.period)} ms, not {estimate(old.period)}"
     )
-    if old.accept_length and new.accept_length:
+    if old.accept_length and new.accept_length and estimate(old.accept_length) != estimate(new.accept_length):
         cause += f", and emits {estimate(new.accept_length)} tokens, not {estimate(old.accept_length)}"
     changes = {phase: new.parts[phase] - old.parts.get(phase, 0.0) for phase in new.parts}
     if changes:

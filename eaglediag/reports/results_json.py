@@ -64,7 +64,7 @@ def break_even_by_batch(result: Comparison, found: Sequence[Crossing]) -> Json:
     loads = [
         {"concurrency": load.concurrency, **break_even(load.break_even)} for load in result.loads if load.break_even
     ]
-    sweep = [{**asdict(one), "apart": one.apart} for one in found]
+    sweep = [{**asdict(one), "computed": _estimate(one.computed), "apart": one.apart} for one in found]
     return {**document, "by_batch_size": rows, "by_concurrency": loads, "sweep": sweep}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from eaglediag.analysis.breakeven import Interval
 from eaglediag.analysis.comparison import ArmRefusals, Comparison
-from eaglediag.analysis.figures import estimate, fixed, interval, number, percent
+from eaglediag.analysis.figures import estimate, fixed, interval, number, percent, signed
 from eaglediag.analysis.graph_price import EAGER
 from eaglediag.analysis.held import Held
 from eaglediag.analysis.measured import CYCLE_PARTS
@@ -153,7 +153,7 @@ def held(found: Sequence[Held]) -> Table:
                 f"{one.quantity}, {one.unit}",
                 _fixed(one.predicted, SIGNS[one.bound]),
                 interval(one.measured) if one.measured.interval else _fixed(one.measured.value),
-                f"{100 * one.error:+.1f}",
+                signed(100 * one.error, 1),
                 kept[one.kept],
             )
             for one in found
@@ -186,20 +186,27 @@ def pricing(result: WhatIf) -> list[str]:
     return [*lines, f"now: speculation {result.crossover_before}", f"then: speculation {result.crossover_after}"]
 
 
-def crossings(found: Sequence[Crossing]) -> list[str]:
+def crossings(found: Sequence[Crossing]) -> Table:
     """The measured crossing of an accept-length sweep against the computed break-even."""
-    lines = []
+    rows = []
     for one in found:
-        swept = f"{len(one.points)} accept lengths from {number(one.points[0][0])} to {number(one.points[-1][0])}"
-        where = f"concurrency {one.concurrency}, {swept}: "
-        if one.measured is None:
-            lines.append(f"{where}the speed-up never crosses 1")
-        elif one.computed is None or one.apart is None:
-            lines.append(f"{where}crosses 1 at {number(one.measured)}")
-        else:
-            computed = f"computed {number(one.computed)} ({100 * one.apart:+.1f} %)"
-            lines.append(f"{where}crosses 1 at {number(one.measured)}, {computed}")
-    return lines
+        apart = "–" if one.apart is None else signed(100 * one.apart, 1)
+        measured = "none" if one.measured is None else number(one.measured)
+        rows.append((str(one.concurrency), measured, interval(one.computed), apart))
+    return Table(
+        "Where a sweep of accept lengths crosses break-even",
+        ("concurrency", "measured crossing, tokens", "computed (cycle / step), tokens", "apart, %"),
+        tuple(rows),
+    )
+
+
+def swept(found: Sequence[Crossing]) -> list[str]:
+    """The speed-up seen at every accept length of a sweep."""
+    return [
+        f"concurrency {one.concurrency}: "
+        + ", ".join(f"{speedup:.2f} × at {length:g}" for length, speedup in one.points)
+        for one in found
+    ]
 
 
 def denials(comparison: Comparison, *, everything: bool = False) -> list[str]:
@@ -329,7 +336,7 @@ def _cost(comparison: Comparison) -> Table:
 
 
 def _break_even(comparison: Comparison) -> Table:
-    return Table(
+    return _known(
         "What it yields",
         (
             "batch",
@@ -350,6 +357,14 @@ def _break_even(comparison: Comparison) -> Table:
             )
             for row in comparison.rows
         ),
+    )
+
+
+def _known(title: str, headers: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:
+    """A table without the columns in which nothing is known."""
+    kept = [column for column in range(len(headers)) if any(row[column] != "–" for row in rows)]
+    return Table(
+        title, tuple(headers[column] for column in kept), tuple(tuple(row[column] for column in kept) for row in rows)
     )
 
 

@@ -125,7 +125,14 @@ def render_break_even(result: Comparison, found: Sequence[Crossing], out: Consol
             out.print(Text(breakeven_sentence(answer, where), style=STYLES.get(answer.verdict or "", "bold")))
     out.print()
     _table(tables.break_evens(result), out)
-    _list("Measured by a sweep of accept lengths", tables.crossings(found), out)
+    if found:
+        out.print()
+        _table(tables.crossings(found), out)
+        _list(
+            "Speed-up seen, by accept length (set, not reached: judge the draft in a run without)",
+            tables.swept(found),
+            out,
+        )
     _list("Before you trust this", tables.short_problems(result), out)
 
 

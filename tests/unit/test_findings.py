@@ -194,6 +194,14 @@ def test_the_change_first_to_blame() -> None:
     assert nothing.outcome == "worse"
 
 
+def test_another_way_of_measuring_cannot_be_undone() -> None:
+    old, new = capture("old", {1: cycle(14)}, seed=1), capture("new", {1: cycle(20)}, seed=2)
+    old.windows[0].ranks[0].batches[0].period_ms.method = "cuda_event"
+    [finding] = [one for one in compare(old, new).findings if one.code == "first_to_blame"]
+    assert "first to blame: clock" in finding.what
+    assert finding.advice == "measure both with the same clock"
+
+
 def test_nothing_on_record_changed() -> None:
     found = compare(capture("old", {1: decode(12)}, seed=1), capture("new", {1: decode(14)}, seed=2))
     [finding] = found.findings

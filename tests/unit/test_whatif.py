@@ -255,6 +255,41 @@ def test_a_sweep_crosses_where_the_arithmetic_says() -> None:
     assert (short.measured, short.apart) == (None, None)
 
 
+def test_a_sweep_prices_the_cycle_from_all_its_windows() -> None:
+    """At concurrency 8 no window is pinned to what the server was started with, so there is no row for it."""
+    baseline = capture("baseline", {1: decode(12), 8: decode(13)}, seed=1)
+    eagle = capture("eagle", {1: cycle(29)}, seed=2)
+    for length in (2.0, 3.0):
+        for concurrency in (1, 8):
+            swept = window(concurrency, cycle(29, accept_length=length), seed=int(10 * length))
+            swept.simulated_accept_length = length
+            eagle.windows.append(swept)
+    found = compare(baseline, eagle)
+    assert [row.batch_size for row in found.rows] == [1]
+    crossing = crossings(eagle, found)[1]
+    assert crossing.concurrency == 8
+    assert crossing.computed is not None
+    assert crossing.computed.value == pytest.approx(31 / 13.3, rel=0.02)
+    assert crossing.computed.interval is not None
+    assert crossing.apart == pytest.approx(0, abs=0.03)
+
+
+def test_the_command_shows_a_sweep(tmp_path: Path) -> None:
+    baseline, eagle = capture("baseline", {1: decode(12)}, seed=1), capture("eagle", {1: cycle(29)}, seed=2)
+    for length in (2.0, 3.0):
+        swept = window(1, cycle(29, accept_length=length), seed=int(10 * length))
+        swept.simulated_accept_length = length
+        eagle.windows.append(swept)
+    paths = tmp_path / "baseline.json", tmp_path / "sweep.json"
+    for path, one in zip(paths, (baseline, eagle), strict=True):
+        store.write(one, path)
+    ran = eaglediag("breakeven", paths[1], "--baseline", paths[0], width=80)
+    assert "Where a sweep of accept lengths crosses break-even" in ran.out
+    assert "× at 2, 1.19 × at 3" in ran.out
+    [sweep] = json.loads(eaglediag("breakeven", paths[1], "--baseline", paths[0], "--json").out)["sweep"]
+    assert sweep["computed"]["value"] == pytest.approx(sweep["measured"], rel=0.03)
+
+
 def test_the_command(tmp_path: Path) -> None:
     paths = tmp_path / "baseline.json", tmp_path / "eagle.json"
     for path, one in zip(paths, arms(), strict=True):

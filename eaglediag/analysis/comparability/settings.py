@@ -261,7 +261,12 @@ def _instruments(baseline: Capture, candidate: Capture) -> Iterator[Difference]:
         for capture in (baseline, candidate)
     ]
     yield from _differ("agent", agents[0], agents[1], "confounding", "only one arm bore the agent's cost")
-    clocks = [_joined({rank.clock for rank in capture.instrumentation.ranks}) for capture in (baseline, candidate)]
+    clocks = [
+        _joined(
+            {batch.period_ms.method for window in capture.windows for rank in window.ranks for batch in rank.batches}
+        )
+        for capture in (baseline, candidate)
+    ]
     yield from _differ("clock", clocks[0], clocks[1], "confounding", "times were taken in different ways")
     apart = abs(baseline.created - candidate.created)
     watched = all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglediag.analysis.comparability import Difference
-from eaglediag.analysis.figures import number
+from eaglediag.analysis.figures import number, signed
 from eaglediag.analysis.findings.attribution import excess_ms, shares
 from eaglediag.analysis.findings.finding import Case, Evidence, Finding
 
@@ -24,6 +24,8 @@ BLAME = (
     "workload",
     "",
 )
+#: Differences of how it was measured, which cannot be undone.
+MEASUREMENT = ("clock", "agent", "time")
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -37,9 +39,15 @@ def find(case: Case) -> Iterator[Finding]:
     split = shares(row)
     largest = max(split, key=lambda share: abs(share.ms))
     suspected = sorted((one for one in case.comparability.differences if one.grade != "harmless"), key=_blame)
-    evidence = [Evidence(f"{share.text}: {share.ms:+.2f} ms", "recorded steps") for share in split]
+    evidence = [Evidence(f"{share.text}: {signed(share.ms, 2)} ms", "recorded steps") for share in split]
     evidence += [Evidence(f"{one.what}: {one.baseline} against {one.candidate}", one.why) for one in suspected[:5]]
     first = suspected[0].what if suspected else ""
+    if first in MEASUREMENT:
+        advice = f"measure both with the same {first}"
+    elif first:
+        advice = f"undo {first} alone and measure again"
+    else:
+        advice = "measure the old one again: the machine's state may have changed"
     yield Finding(
         code="first_to_blame",
         what=f"{case.other.name} is {number(abs(total))} ms a step {'slower' if total > 0 else 'faster'} than "
@@ -47,9 +55,7 @@ def find(case: Case) -> Iterator[Finding]:
         + (f"first to blame: {first}" if first else "nothing on record changed"),
         evidence=tuple(evidence),
         sure="likely" if len(suspected) == 1 else "possible",
-        advice=f"undo {first} alone and measure again"
-        if first
-        else "measure the old one again: the machine's state may have changed",
+        advice=advice,
         refuted_by=f"the same pace with {first} undone" if first else "the old pace returning by itself",
         part=largest.part,
         batch_size=row.batch_size,
