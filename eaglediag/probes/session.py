@@ -135,6 +135,7 @@ class Session:
             python = find_python(host, launch, plan.python)
             folder = stack.enter_context(RemoteFolder(host, plan.remote_parent))
             folder.ship(python)
+            stack.enter_context(folder.guard())
             checked = preflight(host, folder, launch, python)
             self.preflights.append((host.label, checked))
             for note in checked.notes:
