@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from eaglediag.analysis.findings import Share
     from eaglediag.analysis.pairing import Row
 
+#: Longer values are left to the list of differences.
+SHOWN = 60
 #: An interval of the speed-up wider than this around 1 is not called break-even.
 VAGUE = 0.1
 
@@ -54,7 +56,12 @@ def headline(
 
 
 def _named(differences: Sequence[Difference]) -> str:
-    named = [f"{one.what} ({one.baseline} against {one.candidate})" for one in differences[:3]]
+    named = [
+        f"{one.what} ({one.baseline} against {one.candidate})"
+        if len(one.baseline) + len(one.candidate) <= SHOWN
+        else one.what
+        for one in differences[:3]
+    ]
     more = len(differences) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 

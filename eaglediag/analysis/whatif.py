@@ -122,6 +122,7 @@ class _Scenario:
     chain: bool
     like: Row
     at_least: frozenset[Phase] = frozenset()
+    simulated: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -155,10 +156,11 @@ def what_if(asked: Sequence[str], arms: Arms, comparison: Comparison) -> WhatIf:
         raise UsageError("no batch size has a break-even and an accept length", "what-if needs steps of both arms")
     answers = tuple(_answer(row, changes, comparison, arms) for row in rows)
     choosing = any(change.kind == "draft-tokens" for change in changes)
+    simulated = _simulated(arms[1])
     return WhatIf(
         asked=tuple(asked),
         rows=answers,
-        choices=tuple(choose(row, rows) for row in rows) if choosing else (),
+        choices=tuple(choose(row, rows, simulated=simulated) for row in rows) if choosing else (),
         crossover_before=crossover([(row.batch_size, row.before) for row in answers]),
         crossover_after=crossover([(row.batch_size, row.after) for row in answers if row.after]),
     )
@@ -184,9 +186,12 @@ def crossover(points: Sequence[tuple[int, BreakEven]]) -> str:
     return f"wins only from batch {first} on, as far as was measured"
 
 
-def choose(row: Row, rows: Sequence[Row]) -> Choice:
-    """The best number of drafted tokens at a batch size, from 1 to the number that was drafted."""
-    start = _scenario(row)
+def choose(row: Row, rows: Sequence[Row], *, simulated: bool = False) -> Choice:
+    """The best number of drafted tokens at a batch size, from 1 to the number that was drafted.
+
+    With `simulated` accept lengths there is none: they say nothing about single positions.
+    """
+    start = replace(_scenario(row), simulated=simulated)
     speedups = []
     try:
         for tokens in range(1, (start.draft_tokens or 0) + 1):
@@ -204,7 +209,7 @@ def choose(row: Row, rows: Sequence[Row]) -> Choice:
 
 def _answer(row: Row, changes: Sequence[Change], comparison: Comparison, arms: Arms) -> WhatIfRow:
     assert row.break_even is not None
-    scenario = _scenario(row)
+    scenario = replace(_scenario(row), simulated=_simulated(arms[1]))
     try:
         for change in changes:
             scenario = _changed(scenario, change, comparison, arms)
@@ -235,6 +240,11 @@ def _answer(row: Row, changes: Sequence[Change], comparison: Comparison, arms: A
     return WhatIfRow(row.batch_size, row.break_even, after, prediction, scenario.notes)
 
 
+def _simulated(candidate: Capture) -> bool:
+    speculation = candidate.server.speculation
+    return speculation is not None and speculation.simulated_accept_length is not None
+
+
 def _scenario(row: Row) -> _Scenario:
     assert row.break_even is not None
     accept_length, maximum = row.break_even.accept_length, row.break_even.max_accept_length
@@ -257,7 +267,7 @@ def _changed(scenario: _Scenario, change: Change, comparison: Comparison, arms: 
     if change.kind == "draft-tokens":
         tokens = change.value
         if tokens is None:
-            choice = choose(scenario.row, comparison.rows)
+            choice = choose(scenario.row, comparison.rows, simulated=scenario.simulated)
             if choice.best is None:
                 raise RefusedError(choice.refused or "no number of drafted tokens stands out")
             tokens = choice.best
@@ -302,6 +312,8 @@ def _with_draft_tokens(scenario: _Scenario, tokens: int, rows: Sequence[Row]) ->
         raise RefusedError(f"acceptance was measured for {drafted} drafted tokens, not {tokens}")
     if not scenario.parts:
         raise RefusedError("the cycle's parts are not known")
+    if scenario.simulated and tokens != drafted:
+        raise RefusedError("the accept length is simulated: where a draft would stop is not known")
     histogram = row.candidate.histogram
     passes = sum(histogram)
     if passes < MIN_PASSES:

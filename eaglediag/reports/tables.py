@@ -182,7 +182,11 @@ def pricing(result: WhatIf) -> list[str]:
         if row.refused or row.notes:
             alike.setdefault(row.refused or "; ".join(row.notes), []).append(row.batch_size)
     lines = [f"batch {', '.join(map(str, sizes))}: {said}" for said, sizes in alike.items()]
-    lines += [f"batch {one.batch_size}, drafted tokens: {one.refused}" for one in result.choices if one.refused]
+    lines += [
+        f"batch {one.batch_size}, drafted tokens: {one.refused}"
+        for one in result.choices
+        if one.refused and one.refused not in alike
+    ]
     return [*lines, f"now: speculation {result.crossover_before}", f"then: speculation {result.crossover_after}"]
 
 

@@ -194,6 +194,19 @@ def test_the_change_first_to_blame() -> None:
     assert nothing.outcome == "worse"
 
 
+def test_between_captures_of_the_same_arm_what_changed_comes_first() -> None:
+    eager = {"draft": False, "verify": False, "draft_extend": False}
+    old = capture("old", {12: cycle(25, 3.5, 3.0, gap=2.0, graph=eager)}, seed=1, denials=[denial("verify", 12)])
+    new = capture("new", {12: cycle(7, 0.3, 0.4, gap=0.1)}, seed=2)
+    old.server.command += ["--cuda-graph-max-bs", "8"]
+    new.server.command += ["--cuda-graph-max-bs", "12"]
+    found = compare(old, new)
+    assert found.findings[0].code == "first_to_blame"
+    assert "first to blame: --cuda-graph-max-bs" in found.findings[0].what
+    assert "to be sure that it was this" in found.findings[0].advice
+    assert [share.part for share in found.shares] == ["verify", "draft", "draft_extend", "gap", "acceptance"]
+
+
 def test_another_way_of_measuring_cannot_be_undone() -> None:
     old, new = capture("old", {1: cycle(14)}, seed=1), capture("new", {1: cycle(20)}, seed=2)
     old.windows[0].ranks[0].batches[0].period_ms.method = "cuda_event"

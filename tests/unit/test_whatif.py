@@ -210,6 +210,17 @@ def test_the_best_number_of_drafted_tokens() -> None:
     assert choice[1].refused
 
 
+def test_simulated_acceptance_says_nothing_about_positions() -> None:
+    baseline, eagle = arms()
+    assert eagle.server.speculation is not None
+    eagle.server.speculation.simulated_accept_length = 2.0
+    for one in eagle.windows:
+        one.simulated_accept_length = 2.0
+    found = what_if(["draft-tokens=2"], (baseline, eagle), compare(baseline, eagle))
+    assert {row.refused.partition(":")[0] for row in found.rows} == {"the accept length is simulated"}
+    assert not any(choice.best for choice in found.choices)
+
+
 def comparison_points(*speedups: tuple[int, float]) -> Comparison:
     baseline = capture("baseline", {size: decode(10 + size / 10, gap=0.0) for size, _ in speedups}, seed=1)
     eagle = capture("eagle", {size: cycle(20 / speedup, 0, 0, 0) for size, speedup in speedups}, seed=2)

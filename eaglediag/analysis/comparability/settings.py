@@ -181,12 +181,14 @@ def _arguments(baseline: Capture, candidate: Capture, speculation_differs: bool)
     for name in sorted(typed[0].keys() | typed[1].keys()):
         if not _about_speculation(name) and name not in COMPARED_ELSEWHERE:
             neutral = name in NEUTRAL_ARGUMENTS
+            both = name in typed[0] and name in typed[1]
+            where = "with other values in the launch commands" if both else "in the launch command of one arm"
             yield from _differ(
                 f"--{name.replace('_', '-')}",
                 typed[0].get(name),
                 typed[1].get(name),
                 "harmless" if neutral else "confounding",
-                "says nothing about speed" if neutral else "in the launch command of one arm, and not speculation",
+                "says nothing about speed" if neutral else f"{where}, and not speculation",
                 known_only=False,
             )
     settled = _leaves(baseline.server.arguments), _leaves(candidate.server.arguments)

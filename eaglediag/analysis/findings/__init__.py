@@ -13,12 +13,15 @@ CERTAINTY = ("certain", "likely", "possible")
 
 
 def find(case: Case) -> tuple[Finding, ...]:
-    """All findings: by the ms of the main row's excess that they explain, then by how sure they are."""
+    """All findings: by the ms of the main row's excess that they explain, then by how sure they are.
+
+    Between two captures of the same arm, what changed comes first.
+    """
     charged = {share.part: share.ms for share in (shares(case.rows[0]) if case.rows else ())}
     found = [finding for family in FAMILIES for finding in family.find(case)]
 
-    def weight(finding: Finding) -> tuple[float, int]:
+    def weight(finding: Finding) -> tuple[bool, float, int]:
         explains = charged.get(finding.part, 0.0) if finding.part else 0.0
-        return -max(explains, 0.0), CERTAINTY.index(finding.sure)
+        return finding.code != change.CODE, -max(explains, 0.0), CERTAINTY.index(finding.sure)
 
     return tuple(sorted(found, key=weight))

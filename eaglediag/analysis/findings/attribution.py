@@ -38,7 +38,7 @@ def shares(row: Row) -> tuple[Share, ...]:
         return ()
     old, new = row.baseline, row.candidate
     found = list(_changes(old, new) if old.kind == new.kind else _beyond_a_step(old, new))
-    found.sort(key=lambda share: -share.ms)
+    found.sort(key=lambda share: -abs(share.ms) if old.kind == new.kind else -share.ms)
     paid = -(pace - 1) * old.period.value
     if old.kind != new.kind:
         found.append(Share("acceptance", paid, "paid back by accepted drafts"))

@@ -24,6 +24,7 @@ BLAME = (
     "workload",
     "",
 )
+CODE = "first_to_blame"
 #: Differences of how it was measured, which cannot be undone.
 MEASUREMENT = ("clock", "agent", "time")
 
@@ -45,11 +46,11 @@ def find(case: Case) -> Iterator[Finding]:
     if first in MEASUREMENT:
         advice = f"measure both with the same {first}"
     elif first:
-        advice = f"undo {first} alone and measure again"
+        advice = f"undo {first} alone and measure again" + ("" if total > 0 else ", to be sure that it was this")
     else:
         advice = "measure the old one again: the machine's state may have changed"
     yield Finding(
-        code="first_to_blame",
+        code=CODE,
         what=f"{case.other.name} is {number(abs(total))} ms a step {'slower' if total > 0 else 'faster'} than "
         f"{case.base.name}, most of it in {largest.text.removesuffix(' changed')}; "
         + (f"first to blame: {first}" if first else "nothing on record changed"),
