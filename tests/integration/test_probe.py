@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from tests.sshd import ALIAS, Sshd, free_port, running_sshd
 pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.timeout(600)]
 
 TOKENS = 40
+StartProbe = Callable[[Sshd, Path, str], subprocess.Popen[str]]
 
 
 def load(requests: int = 8) -> Load:
@@ -207,13 +208,25 @@ def test_why_every_phase_ran_eagerly(probed: Probed) -> None:
 # -- what ends a probe early -------------------------------------------------------------------------------------
 
 
-def start_probe(host: Sshd, output: Path, launch: str) -> subprocess.Popen[str]:
-    argv = [
-        *(sys.executable, "-m", "eaglediag", "probe", "--host", ALIAS, "--ssh-config", str(host.ssh_config)),
-        *("--launch", launch, "-o", str(output), "--concurrency", "1", "--requests", "400", "--ignore-eos"),
-        *("--endpoint", "generate", "--max-new-tokens", str(TOKENS), "--overhead-pairs", "0"),
-    ]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start_probe() -> Iterator[StartProbe]:
+    """Starts probes in processes of their own; one that a failed test left behind is interrupted, as a user would."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(host: Sshd, output: Path, launch: str) -> subprocess.Popen[str]:
+        argv = [
+            *(sys.executable, "-m", "eaglediag", "probe", "--host", ALIAS, "--ssh-config", str(host.ssh_config)),
+            *("--launch", launch, "-o", str(output), "--concurrency", "1", "--requests", "400", "--ignore-eos"),
+            *("--endpoint", "generate", "--max-new-tokens", str(TOKENS), "--overhead-pairs", "0"),
+        ]
+        started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(90)
 
 
 def until_measuring(port: int, process: subprocess.Popen[str]) -> None:
@@ -249,7 +262,9 @@ def assert_gone(port: int) -> None:
     raise AssertionError("the server or its folder is still there")
 
 
-def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(server_host: Sshd, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(
+    server_host: Sshd, tmp_path: Path, start_probe: StartProbe
+) -> None:
     port, output = free_port(), tmp_path / "eagle.json"
     process = start_probe(server_host, output, launch_command("eagle", port))
     until_measuring(port, process)
@@ -265,7 +280,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(server_host: Sshd, tm
     assert_gone(port)
 
 
-def test_a_server_that_dies_leaves_its_last_words(server_host: Sshd, tmp_path: Path) -> None:
+def test_a_server_that_dies_leaves_its_last_words(server_host: Sshd, tmp_path: Path, start_probe: StartProbe) -> None:
     port, output = free_port(), tmp_path / "eagle.json"
     process = start_probe(server_host, output, launch_command("eagle", port))
     until_measuring(port, process)
@@ -281,7 +296,9 @@ def test_a_server_that_dies_leaves_its_last_words(server_host: Sshd, tmp_path: P
     assert_gone(port)
 
 
-def test_a_lost_connection_stops_the_server_all_the_same(server_host: Sshd, tmp_path: Path) -> None:
+def test_a_lost_connection_stops_the_server_all_the_same(
+    server_host: Sshd, tmp_path: Path, start_probe: StartProbe
+) -> None:
     port, output = free_port(), tmp_path / "eagle.json"
     process = start_probe(server_host, output, launch_command("eagle", port))
     until_measuring(port, process)
@@ -293,7 +310,7 @@ def test_a_lost_connection_stops_the_server_all_the_same(server_host: Sshd, tmp_
     assert_gone(port)
 
 
-def test_a_launch_command_that_fails_at_once(server_host: Sshd, tmp_path: Path) -> None:
+def test_a_launch_command_that_fails_at_once(server_host: Sshd, tmp_path: Path, start_probe: StartProbe) -> None:
     port, output = free_port(), tmp_path / "eagle.json"
     launch = launch_command("eagle", port, ["--no-such-argument"])
     process = start_probe(server_host, output, launch)
