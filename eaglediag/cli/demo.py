@@ -57,8 +57,8 @@ def demo(
     # Generation until the last token: the tiny model's text means nothing, so it must not decide when to stop.
     load = Load(
         built_in_prompts(),
-        requests=16,
-        max_new_tokens=64,
+        requests=48,
+        max_new_tokens=128,
         endpoint="generate",
         ignore_eos=True,
         source="built-in prompts",
