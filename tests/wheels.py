@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -34,13 +35,20 @@ def release_source(release: str) -> Path:
     folder = cache / release
     if (folder / "sglang").is_dir():
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"sglang=={release}", "-d", str(folder)]
-    done = subprocess.run(fetch, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"sglang {release} cannot be fetched: {done.stderr.strip()[-300:]}")
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    wheel.unlink()
+    cache.mkdir(parents=True, exist_ok=True)
+    # Beside its place, then renamed: another run may fetch the same one, and one that is interrupted leaves no half.
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"sglang=={release}", "-d", temporary]
+        done = subprocess.run(fetch, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"sglang {release} cannot be fetched: {done.stderr.strip()[-300:]}")
+        (wheel,) = Path(temporary).glob("*.whl")
+        unpacked = Path(temporary) / release
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)
+        try:
+            unpacked.rename(folder)
+        except OSError:
+            if not (folder / "sglang").is_dir():
+                raise
     return folder
