@@ -149,8 +149,8 @@ BLOB = paramiko.RSAKey.generate(1024).asbytes()
         ("[gpu]:2222", "g", False),
         ("[*]:2222", "[gpu]:2222", True),
         ("gpu", "[gpu]:2222", False),
-        (paramiko.HostKeys.hash_host("[gpu]:2222"), "[gpu]:2222", True),
-        (paramiko.HostKeys.hash_host("gpu"), "[gpu]:2222", False),
+        pytest.param(paramiko.HostKeys.hash_host("[gpu]:2222"), "[gpu]:2222", True, id="hashed"),
+        pytest.param(paramiko.HostKeys.hash_host("gpu"), "[gpu]:2222", False, id="hashed, another port"),
         ("|1|not base64|at all", "gpu", False),
     ],
 )
