@@ -68,14 +68,7 @@ def demo(
         return Plan(launch=arm.launch, load=load, arm=arm.name, ready_timeout_s=300.0)
 
     with (
-        options.open_hosts(
-            [host],
-            accept_new_host_key=accept_new_host_key,
-            identities=(),
-            ssh_config=None,
-            container=None,
-            container_runtime="docker",
-        ) as hosts,
+        options.open_hosts([host], accept_new_host_key=accept_new_host_key) as hosts,
         TerminalProgress() as progress,
     ):
         captures = probe_arms(hosts, arms, plan, 1, keep_steps=True, progress=progress)

@@ -51,10 +51,10 @@ def open_hosts(
     specs: Sequence[str],
     *,
     accept_new_host_key: bool,
-    identities: Sequence[Path],
-    ssh_config: Path | None,
-    container: str | None,
-    container_runtime: str,
+    identities: Sequence[Path] = (),
+    ssh_config: Path | None = None,
+    container: str | None = None,
+    container_runtime: str = "docker",
 ) -> Iterator[list[Host]]:
     """Connect to every host; all are closed at the end."""
     from eaglediag.hosts import open_host
