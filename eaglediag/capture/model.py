@@ -29,6 +29,8 @@ Method = Literal[
 Text = Annotated[str, Field(max_length=20_000)]
 Name = Annotated[str, Field(max_length=500)]
 Count = Annotated[int, Field(ge=0)]
+#: Seconds of Unix time, within what 63 bits of nanoseconds and every calendar can hold: before 2200.
+Moment = Annotated[float, Field(ge=0, lt=7.2e9)]
 
 
 class Strict(BaseModel):
@@ -89,7 +91,7 @@ class Blocks(Strict):
     is the share of each phase; `passes` and `tokens` are as in AcceptStats (0 for plain decoding).
     """
 
-    t: list[float] = Field(default_factory=list, max_length=100_000)
+    t: list[Moment] = Field(default_factory=list, max_length=100_000)
     steps: list[Count] = Field(default_factory=list, max_length=100_000)
     period_ms: list[float] = Field(default_factory=list, max_length=100_000)
     parts_ms: dict[Phase, list[float]] = Field(default_factory=dict)
@@ -196,7 +198,7 @@ class Window(Strict):
     concurrency: Count | None = None
     repeat: Count = 0
     agent: Literal["active", "dormant", "absent"] = "active"
-    started: float
+    started: Moment
     duration_s: float
     throughput: float | None = None
     throughput_method: Method = "host_clock"
@@ -362,7 +364,7 @@ class Server(Strict):
 class GpuSeries(Strict):
     """Samples of one GPU over time; columns of equal length. `reasons` is NVML's clock event bitmask."""
 
-    t: list[float] = Field(default_factory=list, max_length=200_000)
+    t: list[Moment] = Field(default_factory=list, max_length=200_000)
     sm_mhz: list[float | None] = Field(default_factory=list, max_length=200_000)
     memory_mhz: list[float | None] = Field(default_factory=list, max_length=200_000)
     power_w: list[float | None] = Field(default_factory=list, max_length=200_000)
@@ -485,7 +487,7 @@ class Capture(Strict):
 
     schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     tool_version: Name
-    created: float
+    created: Moment
     arm: Name
     status: Literal["complete", "partial"] = "complete"
     problems: list[Problem] = Field(default_factory=list, max_length=1000)

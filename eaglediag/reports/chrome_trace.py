@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Capture, Denial, Rank
 from eaglediag.reports.steps_file import Parcel, Told, over
+from eaglediag.reports.text_rows import chosen, decimal, joined
 from eaglediag.reports.untrusted import printable
 
 if TYPE_CHECKING:
@@ -89,44 +90,49 @@ def _conditions(capture: Capture) -> Conditions:
 def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> tuple[set[tuple[int, int]], bytes]:
     """(tracks met, events as text) of one parcel. Runs in a process of its own for large files."""
     section, rows = parcel.section, parcel.steps()
-    process, shift = FIRST_PROCESS + section.rank, section.epoch_ns - base
-    rows["ts"] = (rows["start_ns"] + shift) / 1e3
+    process = FIRST_PROCESS + section.rank
+    rows["ts_ns"] = rows["start_ns"] + (section.epoch_ns - base)
     is_step = rows["row"] == "step"
-    kinds = rows.loc[is_step].drop_duplicates("step").set_index("step")["phase"].astype("object")
-    rows["tid"] = rows["step"].map(kinds).fillna("cycle").map(TRACKS)
+    kinds = rows.loc[is_step].drop_duplicates("step").set_index("step")["phase"]
+    rows["tid"] = rows["step"].map(kinds.astype("object").map(TRACKS)).fillna(TRACKS["cycle"]).astype("int64")
     # A step that was recorded phase by phase only frames them.
     bare = rows[~is_step | ~rows["step"].isin(rows.loc[~is_step, "step"])]
     device = bare[bare["device_us"].notna()]
+    spent_ns = (device["device_us"] * 1e3).round().astype("int64")
     # A parcel does not know when the device finished the one before: neighbours take turns on two tracks.
-    device = device.assign(tid=ON_DEVICE + parcel.number % 2, ts=_earliest(device["ts"], device["device_us"]))
-    lines = [*_spans(rows, rows["host_ns"].fillna(0) / 1e3, process), *_spans(device, device["device_us"], process)]
-    for (phase, batch, tid), eager in bare[bare["graph"] == "false"].groupby(["phase", "batch", "tid"], observed=True):
+    device = device.assign(tid=ON_DEVICE + parcel.number % 2, ts_ns=_earliest(device["ts_ns"], spent_ns))
+    text = _spans(rows, rows["host_ns"].fillna(0), process) + _spans(device, spent_ns, process)
+    eager = bare[bare["graph"] == "false"]
+    for (phase, batch, tid), passes in eager.groupby(["phase", "batch", "tid"], observed=True):
         if said := conditions.get((phase, batch)) or conditions.get((phase, "null")):
             head = f'{{"ph":"i","s":"t","pid":{process},"tid":{tid},"name":"no graph","args":'
             head += f'{{"phase":"{phase}","condition":{said}}},"ts":'
-            lines += [f"{head}{ts:.3f}}},\n" for ts in eager["ts"]]
-    text = "".join(lines).encode()
+            text += joined(len(passes), head.encode(), decimal(passes["ts_ns"].to_numpy(), 3), b"},\n")
     tracks = {(section.rank, int(track)) for part in (rows, device) for track in part["tid"].unique()}
     return tracks, gzip.compress(text, 1) if packed else text
 
 
-def _spans(rows: pd.DataFrame, us: pd.Series[float], process: int) -> Iterator[str]:
+def _spans(rows: pd.DataFrame, spent_ns: pd.Series[float] | pd.Series[int], process: int) -> bytes:
     """Complete events. There are few kinds of them, so most of each line is made once a kind."""
     kinds = rows.groupby(["tid", "phase", "batch", "tokens", "graph"], observed=True, sort=False)
-    texts = [
-        (
-            f'{{"ph":"X","pid":{process},"tid":{tid},"name":"{phase}","ts":',
-            f',"args":{{"batch":{batch},"tokens":{tokens},"graph":{graph},"step":',
-        )
-        for tid, phase, batch, tokens, graph in (kind for kind, _ in kinds)
-    ]
-    columns = (kinds.ngroup().tolist(), rows["ts"].tolist(), us.tolist(), rows["step"].tolist())
-    for kind, ts, spent, step in zip(*columns, strict=True):
-        head, tail = texts[kind]
-        yield f'{head}{ts:.3f},"dur":{spent:.3f}{tail}{step}}}}},\n'
+    heads, tails = [b""], [b""]
+    for (tid, phase, batch, tokens, graph), _ in kinds:
+        heads.append(f'{{"ph":"X","pid":{process},"tid":{tid},"name":"{phase}","ts":'.encode())
+        tails.append(f',"args":{{"batch":{batch},"tokens":{tokens},"graph":{graph},"step":'.encode())
+    kind = kinds.ngroup().to_numpy() + 1
+    return joined(
+        len(rows),
+        chosen(heads, kind),
+        decimal(rows["ts_ns"].to_numpy(), 3),
+        b',"dur":',
+        decimal(spent_ns.to_numpy(), 3),
+        chosen(tails, kind),
+        decimal(rows["step"].to_numpy()),
+        b"}},\n",
+    )
 
 
-def _earliest(starts: pd.Series[float], spent: pd.Series[float]) -> pd.Series[float]:
+def _earliest(starts: pd.Series[int], spent: pd.Series[int]) -> pd.Series[int]:
     """Where spans of `spent` lie when each begins at its start or when the one before has ended, whichever is later."""
     before = spent.cumsum() - spent
     return before + (starts - before).cummax()

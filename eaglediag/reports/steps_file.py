@@ -55,13 +55,18 @@ ACCEPT = re.compile(
     rb"\[(\d{1,9}(?:,\d{1,9})*)\]\]\n"
 )
 HEADER = re.compile(rb"^(\{.*\n)", re.MULTILINE)
+#: Sums of a start and its section's epoch stay below 2^63 ns.
+MAX_EPOCH_NS = 8 * 10**18
+MAX_RANK = 10**6
 #: About this much text makes a parcel; a single line may not be longer.
 PARCEL_BYTES = 4 * 1024 * 1024
 #: From this size on, compressed, it pays to start processes.
 PARALLEL_BYTES = 3 * 1024 * 1024
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
 Result = TypeVar("Result")
 #: Told how much of the file has been read, as a share of 1.
@@ -84,17 +89,15 @@ class Section:
 
 
 class Accepted(NamedTuple):
-    """The accept lengths of one step, one a request, the bonus token included: `2,1,3`."""
+    """The accept lengths of verify passes, an entry a pass: one length a request, the bonus token included: `2,1,3`.
 
-    step: int
-    batch: int | None
-    start_ns: int
-    text: str
+    A batch size of -1 was not recorded.
+    """
 
-    @property
-    def lengths(self) -> list[int]:
-        """The same as numbers."""
-        return [int(length) for length in self.text.split(",")]
+    step: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    lengths: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,14 @@ class Parcel:
             frame[name] = frame[name].cat.rename_categories(lambda value: str(value).strip('["').lower())
         return frame
 
-    def accepted(self) -> list[Accepted]:
+    def accepted(self) -> Accepted:
         """The accept lengths, in the order they were recorded."""
-        return [
-            Accepted(int(step), None if batch == b"null" else int(batch), int(start), lengths.decode())
-            for step, batch, start, lengths in ACCEPT.findall(self.lines)
-        ]
+        import numpy as np
+
+        found = ACCEPT.findall(self.lines)
+        numbers = [(int(step), -1 if batch == b"null" else int(batch), int(start)) for step, batch, start, _ in found]
+        step, batch, start = np.array(numbers, np.int64).reshape(-1, 3).T
+        return Accepted(step, batch, start, [lengths for *_, lengths in found])
 
 
 def beside(capture: Capture, path: Path) -> Path | None:
@@ -234,13 +239,15 @@ def _section(line: bytes, name: str) -> Section:
         raise _damaged(name, f"not a header: {line[:80]!r}") from error
     if columns != COLUMNS:
         raise CaptureError(f"{name} has columns this eaglediag does not know", "upgrade eaglediag")
-    if not (isinstance(section.window, str) and _whole(section.rank) and _whole(section.epoch_ns)):
+    if not (
+        isinstance(section.window, str) and _up_to(MAX_RANK, section.rank) and _up_to(MAX_EPOCH_NS, section.epoch_ns)
+    ):
         raise _damaged(name, f"not a header: {line[:80]!r}")
     return section
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _up_to(most: int, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _damaged(name: str, why: str) -> CaptureError:

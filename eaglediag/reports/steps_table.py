@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from eaglediag.errors import UsageError
-from eaglediag.reports.steps_file import Parcel, Told, over
+from eaglediag.reports.steps_file import SMALL, Parcel, Section, Told, over
+from eaglediag.reports.text_rows import Column, chosen, decimal, joined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,12 +23,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-#: a column here, its column in the file, and that one's units in a millisecond
+#: a column here, its column in the file, that one's units in a millisecond, and the decimal places that a probe records
 MILLISECONDS = (
-    ("host_ms", "host_ns", 1e6),
-    ("device_ms", "device_us", 1e3),
-    ("period_ms", "period_ns", 1e6),
-    ("device_period_ms", "period_device_us", 1e3),
+    ("host_ms", "host_ns", 1e6, 6),
+    ("device_ms", "device_us", 1e3, 4),
+    ("period_ms", "period_ns", 1e6, 6),
+    ("device_period_ms", "period_device_us", 1e3, 4),
 )
 
 
@@ -48,52 +51,61 @@ def write_parquet(steps: Path, out: Path, told: Told | None = None) -> None:
     Raises UsageError without pyarrow, CaptureError for a damaged file of steps, OSError when `out` cannot be written.
     """
     try:
-        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow", "pip install 'eaglediag[parquet]', or use --csv") from error
-    with pq.ParquetWriter(out, pa.schema(dict(zip(COLUMNS, _types(), strict=True)))) as writer:
+    with pq.ParquetWriter(out, _schema()) as writer:
         for part in over(steps, _arrow, told):
             writer.write_table(part)
 
 
-def _types() -> list[pa.DataType]:
+def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    numbers = [pa.float64()] * 5
-    return [pa.string(), pa.int32(), pa.string(), pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.bool_(), *numbers,
-            pa.list_(pa.int32())]  # fmt: skip
+    texts, whole, times = pa.string(), pa.int64(), [pa.float64()] * 5
+    types = [texts, whole, texts, whole, texts, whole, whole, pa.bool_(), *times, pa.list_(whole)]
+    return pa.schema(list(zip(COLUMNS, types, strict=True)))
 
 
 def _arrow(parcel: Parcel) -> pa.Table:
-    """A parcel as an Arrow table: made where it was parsed, it travels as a few buffers."""
+    """A parcel's rows: its steps and phases, then its accept lengths.
+
+    Made where it was parsed, it travels as a few buffers.
+    """
     import pyarrow as pa
 
-    schema = pa.schema(dict(zip(COLUMNS, _types(), strict=True)))
-    return pa.Table.from_pandas(table(parcel), schema=schema, preserve_index=False)
+    schema, epoch_ns = _schema(), parcel.section.epoch_ns
+    steps, accepted = parcel.steps(), parcel.accepted()
+    columns: dict[str, Any] = {"step": steps["step"], "start_s": (steps["start_ns"] + epoch_ns) / 1e9}
+    for name, column in zip(("row", "phase", "batch_size", "tokens", "graph"), SMALL, strict=True):
+        categories = [None if text == "null" else str(text) for text in steps[column].cat.categories]
+        known = pa.array(categories, pa.string()).cast(schema.field(name).type)
+        columns[name] = known.take(pa.array(steps[column].cat.codes))
+    columns |= {name: steps[column] / unit for name, column, unit, _ in MILLISECONDS}
+    passes = len(accepted.step)
+    ends = np.cumsum([0, *(text.count(b",") + 1 for text in accepted.lengths)])
+    lengths = np.fromstring(b",".join(accepted.lengths), np.int64, sep=",")
+    of_passes = {
+        "step": accepted.step,
+        "start_s": (accepted.start_ns + epoch_ns) / 1e9,
+        "row": pa.repeat("accept", passes),
+        "phase": pa.repeat("verify", passes),
+        "batch_size": pa.array(accepted.batch, mask=accepted.batch < 0),
+        "accept_lengths": pa.ListArray.from_arrays(pa.array(ends, pa.int32()), lengths),
+    }
+    return pa.concat_tables([_arrow_rows(schema, parcel.section, one) for one in (columns, of_passes)])
 
 
-def table(parcel: Parcel) -> pd.DataFrame:
-    """A parcel's rows as a frame with COLUMNS: its steps and phases first, then its accept lengths."""
-    import pandas as pd
+def _arrow_rows(schema: pa.Schema, section: Section, columns: dict[str, Any]) -> pa.Table:
+    """Rows with all columns of the schema; those not given are null."""
+    import pyarrow as pa
 
-    section, accepted = parcel.section, parcel.accepted()
-    steps = parcel.steps().rename(columns={"batch": "batch_size"})
-    for name in ("batch_size", "tokens"):
-        steps[name] = pd.to_numeric(steps[name].astype("object").replace("null", None)).astype("Int32")
-    steps["graph"] = steps["graph"].astype("object").map({"true": True, "false": False}).astype("boolean")
-    for name, column, unit in MILLISECONDS:
-        steps[name] = steps.pop(column) / unit
-    lengths = pd.DataFrame.from_records(
-        [(one.step, one.batch, one.start_ns, one.lengths) for one in accepted],
-        columns=["step", "batch_size", "start_ns", "accept_lengths"],
-    )
-    lengths["batch_size"] = lengths["batch_size"].astype("Int32")
-    frame: pd.DataFrame = pd.concat([steps, lengths.assign(row="accept", phase="verify")], ignore_index=True)
-    frame["start_s"] = (frame.pop("start_ns") + section.epoch_ns) / 1e9
-    frame["window"], frame["rank"] = section.window, section.rank
-    ordered: pd.DataFrame = frame[list(COLUMNS)]
-    return ordered
+    count = len(columns["step"])
+    columns |= {"window": pa.repeat(section.window, count), "rank": pa.repeat(section.rank, count)}
+    # A missing time is NaN to pandas and null to everybody else.
+    found = {name: pa.array(column, from_pandas=True) for name, column in columns.items()}
+    arrays = [found[one.name].cast(one.type) if one.name in found else pa.nulls(count, one.type) for one in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _packed_csv(parcel: Parcel) -> bytes:
@@ -101,32 +113,33 @@ def _packed_csv(parcel: Parcel) -> bytes:
 
 
 def _csv(parcel: Parcel) -> bytes:
-    section = parcel.section
-    lead, epoch = f"{_quoted(section.window)},{section.rank},", section.epoch_ns
+    lead = f"{_quoted(parcel.section.window)},{parcel.section.rank},".encode()
+    return _csv_steps(parcel, lead) + _csv_accepted(parcel, lead)
+
+
+def _csv_steps(parcel: Parcel, lead: bytes) -> bytes:
     steps = parcel.steps()
-    for name in ("batch", "tokens", "graph"):
-        steps[name] = steps[name].cat.rename_categories({"null": ""})
-    times = ((steps[column] / unit).round(6) for _, column, unit in MILLISECONDS)
-    start = steps["start_ns"] + epoch
-    names = (steps[name] for name in ("row", "step", "phase", "batch", "tokens", "graph"))
-    columns = [column.tolist() for column in (*names, start // 10**9, start % 10**9, *times)]
-    lines = [
-        f"{row},{step},{phase},{batch},{tokens},{graph},{second}.{ns:09d},{host},{device},{period},{device_period},\n"
-        for row, step, phase, batch, tokens, graph, second, ns, host, device, period, device_period in zip(
-            *columns, strict=True
-        )
-    ]
-    lines += [
-        f"accept,{one.step},verify,{'' if one.batch is None else one.batch},,,{_seconds(one.start_ns + epoch)},,,,,"
-        f"{one.text.replace(',', ' ')}\n"
-        for one in parcel.accepted()
-    ]
-    text = "".join(lines).replace(",nan", ",").removesuffix("\n")
-    return f"{lead}{text.replace(chr(10), chr(10) + lead)}\n".encode()
+    row, phase, batch, tokens, graph = (_texts(steps[name]) for name in SMALL)
+    fields = [row, decimal(steps["step"].to_numpy()), phase, batch, tokens, graph]
+    fields.append(decimal(steps["start_ns"].to_numpy() + parcel.section.epoch_ns, 9))
+    fields += [decimal(steps[name].to_numpy() * (10**places / unit), places) for _, name, unit, places in MILLISECONDS]
+    return joined(len(steps), lead, *(part for field in fields for part in (field, b",")), b"\n")
 
 
-def _seconds(ns: int) -> str:
-    return f"{ns // 1_000_000_000}.{ns % 1_000_000_000:09d}"
+def _csv_accepted(parcel: Parcel, lead: bytes) -> bytes:
+    accepted = parcel.accepted()
+    batch = decimal(np.where(accepted.batch < 0, np.nan, accepted.batch))
+    start = decimal(accepted.start_ns + parcel.section.epoch_ns, 9)
+    fields = (b"accept,", decimal(accepted.step), b",verify,", batch, b",,,", start, b",,,,,\n")
+    lines = joined(len(accepted.step), *fields).splitlines()
+    ends = b"\n".join(accepted.lengths).replace(b",", b" ").splitlines()
+    return b"".join([lead + line + end + b"\n" for line, end in zip(lines, ends, strict=True)])
+
+
+def _texts(column: pd.Series[str]) -> Column:
+    """The texts of a column of categories; nothing for `null`."""
+    texts = ["" if text == "null" else str(text) for text in column.cat.categories]
+    return chosen([text.encode() for text in texts] or [b""], column.cat.codes.to_numpy())
 
 
 def _quoted(text: str) -> str:
