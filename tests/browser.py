@@ -64,21 +64,23 @@ class Browser:
             self._driver.terminate()
             self._driver.wait(10)
 
-    def open(self, page: Path, width: int = 1000, height: int = 1200, *, dark: bool = False, **media: str) -> None:
-        """Open a page in a window of this size."""
+    def open(
+        self, page: Path | str, width: int = 1000, height: int = 1200, *, dark: bool = False, **media: str
+    ) -> None:
+        """Open a page, a file or an address, in a window of this size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.cdp("Emulation.setDeviceMetricsOverride", **size)
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.cdp("Emulation.setEmulatedMedia", features=features, **media)
-        self._ask("POST", "/url", {"url": page.as_uri()})
+        self._ask("POST", "/url", {"url": page.as_uri() if isinstance(page, Path) else page})
 
     def run(self, script: str, *arguments: object) -> Any:
         """The value that a function body returns in the page."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
-    def run_async(self, script: str) -> Any:
+    def run_async(self, script: str, *arguments: object) -> Any:
         """The value that a function body hands to its last argument."""
-        return self._ask("POST", "/execute/async", {"script": script, "args": []})
+        return self._ask("POST", "/execute/async", {"script": script, "args": arguments})
 
     def cdp(self, command: str, **parameters: object) -> Any:
         """One command of the DevTools protocol."""

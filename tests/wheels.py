@@ -1,4 +1,4 @@
-"""The source of published SGLang releases, unpacked once into a cache."""
+"""Published wheels, SGLang's releases above all, unpacked once into a cache."""
 
 from __future__ import annotations
 
@@ -31,24 +31,29 @@ RELEASES = (
 
 def release_source(release: str) -> Path:
     """The folder that holds a release's package `sglang`; fetched with pip when EAGLEDIAG_WHEELS does not have it."""
+    return unpacked("sglang", release, release)
+
+
+def unpacked(package: str, version: str, name: str) -> Path:
+    """The folder `name` in the cache, which holds what is in the wheel of a package for this interpreter."""
     cache = Path(os.environ.get("EAGLEDIAG_WHEELS", Path.home() / ".cache" / "eaglediag" / "wheels"))
-    folder = cache / release
-    if (folder / "sglang").is_dir():
+    folder = cache / name
+    if (folder / package).is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     # Beside its place, then renamed: another run may fetch the same one, and one that is interrupted leaves no half.
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
-        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"sglang=={release}", "-d", temporary]
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"{package}=={version}", "-d", temporary]
         done = subprocess.run(fetch, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"sglang {release} cannot be fetched: {done.stderr.strip()[-300:]}")
+            pytest.skip(f"{package} {version} cannot be fetched: {done.stderr.strip()[-300:]}")
         (wheel,) = Path(temporary).glob("*.whl")
-        unpacked = Path(temporary) / release
+        made = Path(temporary) / name
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked)
+            archive.extractall(made)
         try:
-            unpacked.rename(folder)
+            made.rename(folder)
         except OSError:
-            if not (folder / "sglang").is_dir():
+            if not (folder / package).is_dir():
                 raise
     return folder

@@ -139,25 +139,25 @@ def _earliest(starts: pd.Series[int], spent: pd.Series[int]) -> pd.Series[int]:
 
 
 def _counters(capture: Capture, base: int) -> Iterator[str]:
-    """Clocks, power and clock event reasons of every GPU, as counters."""
+    """Clocks, power and clock event reasons of every GPU, as counters; viewers put the unit behind the name."""
     for host in capture.hosts:
         for gpu in host.gpus:
             series = gpu.series
             name = printable(f"GPU {gpu.index}" + (f" of {host.name}" if len(capture.hosts) > 1 else ""))
             columns = (
-                ("SM clock, MHz", series.sm_mhz),
-                ("power, W", series.power_w),
-                ("clock event reasons", series.reasons),
+                ("SM clock", "MHz", series.sm_mhz),
+                ("power", "W", series.power_w),
+                ("clock event reasons", "bits", series.reasons),
             )
-            for what, values in columns:
+            for what, unit, values in columns:
                 for t, value in zip(series.t, values, strict=False):
                     if value is not None:
                         event = {
                             "ph": "C",
                             "pid": CLOCKS,
                             "ts": round((t * 1e9 - base) / 1000, 3),
-                            "name": f"{name}: {what}",
-                            "args": {what: value},
+                            "name": f"{name} {what}",
+                            "args": {unit: value},
                         }
                         yield json.dumps(event)
 

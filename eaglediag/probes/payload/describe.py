@@ -44,7 +44,8 @@ def rank(construction: dict[str, Any]) -> dict[str, Any]:
         "tp": tp,
         "pp": pp,
         "dp": dp or 0,
-        "gpu": construction.get("gpu_id"),
+        # A CPU engine numbers its ranks like GPUs.
+        "gpu": None if getattr(arguments, "device", None) == "cpu" else construction.get("gpu_id"),
         "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "arguments": plain_arguments(arguments),
     }
