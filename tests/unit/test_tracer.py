@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from eaglediag.probes.payload.sites import Site
 from eaglediag.probes.payload.tracer import Refused, Tracer
 from tests.traced import leaf, load, steps, trace
 
@@ -418,6 +419,48 @@ def test_a_test_that_asks_a_second_graph(tmp_path: Path) -> None:
     assert forward(extend, yes, no) is False
     told = {denial["frames"][-1]["text"]: denial["decides"] for denial in tracer.denials()}
     assert told == {"batch.decodes": True, "prefill.can_run_graph(batch)": False}  # the phase here is verify
+
+
+def test_what_no_traced_gate_decided_is_explained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a call of the engine's own that says no, nor a test about something else, costs an explanation again."""
+    names = load(
+        tmp_path,
+        """
+        class Runner:
+            def can_run_graph(self, size):
+                return size <= 8
+
+        def forward(size, mode, is_graph, runner, prefill):
+            check = is_graph if mode else runner.can_run_graph
+            can_run_graph = bool(check(size) and runner.can_run_graph(size))
+            if mode == "extend" and prefill.can_run_graph(size):
+                can_run_graph = True
+            return can_run_graph
+        """,
+    )
+    explained: list[str] = []
+    original = Site.explain
+
+    def counting(site: Site, *arguments: Any) -> Any:
+        explained.append(site.decision.kind)
+        return original(site, *arguments)
+
+    monkeypatch.setattr(Site, "explain", counting)
+    forward, runner = names["forward"], names["Runner"]()
+    tracer = trace(names["Runner"].can_run_graph)
+    trace(forward, "caller", tracer)
+    for _ in range(5):
+        assert forward(1, "decode", lambda _: False, runner, None) is False
+    # the first makes the plan, the second what is counted by it
+    assert sorted(explained) == ["assign", "assign", "condition"]
+    (denial,) = tracer.denials()
+    assert (denial["count"], denial["frames"][-1]["text"]) == (5, "check(size)")
+
+    # The same way, but a traced gate stands behind the name: its own explanation is taken over.
+    tracer.clear()
+    assert forward(12, "decode", runner.can_run_graph, runner, None) is False
+    (denial,) = tracer.denials()
+    assert (denial["count"], denial["frames"][-1]["shown"]) == (1, "12 <= 8")
 
 
 def test_phases_say_who_decides(tmp_path: Path) -> None:

@@ -24,14 +24,16 @@ class Path:
 
     `claim(function, result, take)` finds the denial of a gate that was called. `cacheable` says that the way here
     depended only on what was evaluated, not on a value; `claimed` is the called gate's name and its result's slot.
+    `unclaimed` are the slots of results that no traced gate had given.
     """
 
-    __slots__ = ("cacheable", "claim", "claimed", "incomplete", "nested", "steps")
+    __slots__ = ("cacheable", "claim", "claimed", "incomplete", "nested", "steps", "unclaimed")
 
     def __init__(self, claim: Callable[[str, Any, bool], Any]) -> None:
         self.steps: list[tuple[Node, Env, bool, int]] = []
         self.claim = claim
         self.claimed: tuple[str, str | None] | None = None
+        self.unclaimed: list[str] = []
         self.nested: Any = None
         self.incomplete = ""
         self.cacheable = True
@@ -39,11 +41,13 @@ class Path:
     def claim_call(self, function: str, result: Any, slot: str | None) -> None:
         """Take over the denial of the called gate, if there is one."""
         self.nested = self.claim(function, result, True)
-        if self.nested is None:
+        if self.nested is not None:
+            self.claimed = (function, slot)
+        elif slot is not None:
+            self.unclaimed.append(slot)
+        else:
             # Another time there may be one.
             self.cacheable = False
-        else:
-            self.claimed = (function, slot)
 
     def step(self, node: Node, env: Env, want: bool, line: int | None = None) -> None:
         self.steps.append((node, env, want, line or node.line))

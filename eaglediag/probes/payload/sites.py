@@ -85,13 +85,13 @@ def _pendings() -> deque[Pending]:
         return _local.pending  # type: ignore[no-any-return]
 
 
-def _claim(function: str, result: Any, since: int, take: bool) -> Pending | None:
-    """The denial by `function` that gave `result`, on this thread, after denial number `since`."""
+def _claim(function: str | None, result: Any, since: int, take: bool) -> Pending | None:
+    """The denial by `function`, or by any, that gave `result`, on this thread, after denial number `since`."""
     pendings = _pendings()
     for one in reversed(pendings):
         if one.sequence <= since:
             break
-        if one.result is result and one.function == function:
+        if one.result is result and (function is None or one.function == function):
             if take:
                 pendings.remove(one)
             return one
@@ -112,19 +112,26 @@ class _Seen(dict[str, Any]):
 
 
 class Plan:
-    """One way to a denial of a site: which values have to be there and which not, and those that tell kinds apart."""
+    """One way to a denial of a site: which values have to be there and which not, and those that tell kinds apart.
 
-    __slots__ = ("claims", "counted", "kinds", "looks", "present", "site", "tells")
+    A plan without steps leads to no denial at all: a test failed at an operand that does not ask for a graph.
+    """
 
-    def __init__(self, site: Site, seen: _Seen, path: Path, tells: tuple[str, ...]) -> None:
+    __slots__ = ("claims", "counted", "innocent", "kinds", "looks", "present", "site", "tells", "unclaimed")
+
+    def __init__(self, site: Site, seen: _Seen, path: Path) -> None:
         at = site.slots.index
+        tells = path.steps[-1][0].key_slots if path.steps else ()
         self.site = site
+        self.innocent = not path.steps
         self.present = [(at(slot), there) for slot, there in seen.asked.items()]
         self.tells = [at(slot) for slot in tells]
         self.kinds = [seen.get(slot).__class__ for slot in tells]
         self.looks = not PLAIN.issuperset(self.kinds)
         #: The called gate whose denial was passed on: its name, and where its result stands.
         self.claims = path.claimed
+        #: Results that must not be a traced gate's denial, whatever its name.
+        self.unclaimed = [at(slot) for slot in path.unclaimed]
         self.counted: dict[Any, Entry] = {}
 
     def holds(self, values: tuple[Any, ...]) -> bool:
@@ -135,8 +142,13 @@ class Plan:
 
     def again(self, result: Any, values: tuple[Any, ...]) -> Entry | None:
         """Count a denial that came this way; explain it when its values are new."""
+        if self.innocent:
+            return None
         site = self.site
         nested = None
+        for position in self.unclaimed:
+            if _claim(None, values[position], values[site.since], False) is not None:
+                return site.explain(result, values)
         if self.claims is not None:
             function, slot = self.claims
             value = result if slot is None else values[site.slots.index(slot)]
@@ -195,13 +207,15 @@ class Site:
         seen = _Seen(self.slots, values)
         path = Path(lambda function, value, take: _claim(function, value, values[self.since], take))
         if not self._decided(result, seen, path):
+            if self.decision.kind == "condition" and len(self.plans) < _PLANS:
+                self.plans.append(Plan(self, seen, path))
             return None
         asked = dict(seen.asked)
         entry = self.tracer.count(self, path)
         self.remember(result, entry)
         if plan is None and path.cacheable and len(self.plans) < _PLANS:
             seen.asked = asked
-            self.plans.append(Plan(self, seen, path, path.steps[-1][0].key_slots))
+            self.plans.append(Plan(self, seen, path))
         elif plan is not None:
             if len(plan.counted) >= _COUNTED:
                 plan.counted.clear()
