@@ -9,17 +9,14 @@ embedded host (a CPU, where a step takes a few milliseconds: on a GPU host give 
 from __future__ import annotations
 
 import argparse
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
-
-from scipy.stats import t as student
 
 from eaglediag.cli.demo import find_embedded_host, launch_command
 from eaglediag.hosts import open_host
 from eaglediag.probes.agents import Agents
 from eaglediag.probes.folder import RemoteFolder
 from eaglediag.probes.launch import LaunchCommand
+from eaglediag.probes.overhead import alternated, interval
 from eaglediag.probes.preflight import find_python, preflight
 from eaglediag.probes.server import Server
 from eaglediag.probes.workload import Client, Load, built_in_prompts
@@ -50,22 +47,11 @@ def main() -> None:
                 client.run(options.concurrency, options.requests)
                 ratios = []
                 print("pair   active ms/token   dormant ms/token   ratio")
-                for pair in range(options.pairs):
-                    spent: dict[bool, float] = {}
-                    for active in (True, False) if pair % 2 == 0 else (False, True):
-                        agents.command("start" if active else "stop")
-                        result = client.run(options.concurrency, options.requests)
-                        tokens = sum(request.completion_tokens for request in result.requests)
-                        spent[active] = 1000 * result.duration_s / tokens
-                    agents.command("stop")
-                    agents.command("discard")
-                    ratios.append(spent[True] / spent[False])
-                    print(f"{pair + 1:4d}   {spent[True]:15.4f}   {spent[False]:16.4f}   {ratios[-1]:.4f}")
-    middle = mean(ratios)
-    half = float(student.ppf(0.975, len(ratios) - 1)) * stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else 0.0
-    print(
-        f"active / dormant: {middle:.4f}, 95 % interval [{middle - half:.4f}, {middle + half:.4f}], {len(ratios)} pairs"
-    )
+                for active, dormant in alternated(agents, client, options.concurrency, options.requests, options.pairs):
+                    ratios.append(active / dormant)
+                    print(f"{len(ratios):4d}   {1000 * active:15.4f}   {1000 * dormant:16.4f}   {ratios[-1]:.4f}")
+    middle, low, high = interval(ratios)
+    print(f"active / dormant: {middle:.4f}, 95 % interval [{low:.4f}, {high:.4f}], {len(ratios)} pairs")
 
 
 if __name__ == "__main__":

@@ -13,17 +13,15 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
 
 from running import Arms
-from scipy.stats import t as student
 
 from eaglediag.hosts import open_host
 from eaglediag.probes.agents import Agents
 from eaglediag.probes.folder import RemoteFolder
 from eaglediag.probes.launch import LaunchCommand
+from eaglediag.probes.overhead import interval
 from eaglediag.probes.preflight import find_python, preflight
 from eaglediag.probes.server import Server
 from eaglediag.probes.workload import Client, Load, random_prompts
@@ -56,8 +54,8 @@ class Costs:
             return "not measured"
         if len(pairs) < 2:
             return f"{pairs[0]:.4f}, one round"
-        half = float(student.ppf(0.975, len(pairs) - 1)) * stdev(pairs) / sqrt(len(pairs))
-        return f"{mean(pairs):.4f} [{mean(pairs) - half:.4f}, {mean(pairs) + half:.4f}], {len(pairs)} rounds"
+        middle, low, high = interval(pairs)
+        return f"{middle:.4f} [{low:.4f}, {high:.4f}], {len(pairs)} rounds"
 
 
 def start(stack: ExitStack, launch: LaunchCommand, load: Load, agent: bool) -> Watched:

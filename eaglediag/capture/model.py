@@ -270,7 +270,10 @@ class Rank(Strict):
 
 
 class Overhead(Strict):
-    """What the agent cost. `ratio` is time with it over time without it; [low, high] a 95 % interval."""
+    """What the agent cost. `ratio` is time with it over time without it; [low, high] a 95 % interval.
+
+    `hook_us_per_step` is the time in its hooks and gates, measured around each; `share_of_step` that of a step.
+    """
 
     ratio: float | None = None
     interval: tuple[float, float] | None = None

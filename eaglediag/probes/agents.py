@@ -14,7 +14,7 @@ from eaglediag.probes.folder import RemoteFolder
 
 @dataclass
 class Rows:
-    """One rank's rows of one window, in the payload's columns."""
+    """One rank's rows of one window, in the payload's columns. `spent_ns` is what hooks and gates took of it."""
 
     rank: int
     clock: str
@@ -23,6 +23,7 @@ class Rows:
     columns: list[str]
     rows: list[list[Any]]
     collectives: dict[str, Any] = field(default_factory=dict)
+    spent_ns: int = 0
 
 
 @dataclass
@@ -69,4 +70,5 @@ def _read(host: Host, path: str) -> Rows:
         columns=list(header["columns"]),
         rows=[json.loads(line) for line in lines[1:]],
         collectives=header["collectives"],
+        spent_ns=int(header["spent_ns"]),
     )

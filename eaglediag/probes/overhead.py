@@ -1,77 +1,90 @@
-"""What the agent costs: the same requests with the agent active and dormant, in alternation."""
+"""What the agent costs: the same requests with it active and dormant, in alternation, and its own time in the steps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from statistics import mean, stdev
 
 from scipy.stats import t as student
 
-from eaglediag.capture.model import Overhead, Window
-from eaglediag.probes.agents import Agents
+from eaglediag.capture.model import Overhead
+from eaglediag.probes.agents import Agents, Rows
 from eaglediag.probes.progress import Progress
-from eaglediag.probes.workload import Client, Result
+from eaglediag.probes.workload import Client
 
 REQUESTS = 4
 
 
-def measure_overhead(agents: Agents, client: Client, windows: list[Window], pairs: int, progress: Progress) -> Overhead:
-    """Alternate active and dormant windows at the lowest concurrency; the ratio of times per token, with its interval.
+def measure_overhead(
+    agents: Agents, client: Client, recorded: Sequence[Rows], pairs: int, progress: Progress
+) -> Overhead:
+    """The ratio of times per token, active over dormant, at the lowest concurrency, with its 95 % interval.
 
-    The order within a pair turns from pair to pair, so that a drift cancels out. Fewer than two pairs give no interval.
+    `recorded` are the rows of the windows before: what hooks and gates took of a step is read from them. Fewer than
+    two pairs give no interval.
     """
     overhead = Overhead(method="not measured")
-    if pairs > 0 and windows:
+    if own := own_time(recorded):
+        overhead.hook_us_per_step, overhead.share_of_step = own
+    if pairs and recorded:
         concurrency = min(client.load.concurrency)
-        ratios = []
-        for pair in range(pairs):
-            progress("measuring the agent's own cost", f"pair {pair + 1} of {pairs}", pair / pairs)
-            spent: dict[bool, float] = {}
-            for active in (True, False) if pair % 2 == 0 else (False, True):
-                agents.command("start" if active else "stop")
-                spent[active] = _time_per_token(client.run(concurrency, max(REQUESTS, concurrency)))
-            agents.command("stop")
-            ratios.append(spent[True] / spent[False])
-        agents.command("discard")
-        overhead.ratio = round(mean(ratios), 4)
         count = max(REQUESTS, concurrency)
+        ratios = []
+        progress("measuring the agent's own cost", f"{pairs} pairs", 0.0)
+        for active, dormant in alternated(agents, client, concurrency, count, pairs):
+            ratios.append(active / dormant)
+            progress("measuring the agent's own cost", f"pair {len(ratios)} of {pairs}", len(ratios) / pairs)
+        middle, low, high = interval(ratios)
+        overhead.ratio = round(middle, 4)
+        overhead.interval = (round(low, 4), round(high, 4)) if pairs > 1 else None
         overhead.method = (
             f"active against dormant, {pairs} alternated pairs of {count} requests at concurrency {concurrency}"
         )
-        if pairs > 1:
-            half = float(student.ppf(0.975, pairs - 1)) * stdev(ratios) / sqrt(pairs)
-            overhead.interval = (round(overhead.ratio - half, 4), round(overhead.ratio + half, 4))
-    replies = agents.command("cost")
-    failed = [reply["error"] for reply in replies if not reply["ok"]]
-    if failed:
-        overhead.method += f"; the cost of a hook could not be measured: {failed[0]}"
-    elif replies:
-        spans = _spans_per_step(windows)
-        overhead.hook_us_per_step = round(max(reply["us_per_span"] for reply in replies) * spans, 2)
-        step = _step_ms(windows)
-        overhead.share_of_step = round(overhead.hook_us_per_step / 1000 / step, 5) if step else None
     return overhead
 
 
-def _time_per_token(result: Result) -> float:
-    return result.duration_s / max(1, sum(request.completion_tokens for request in result.requests))
+def alternated(
+    agents: Agents, client: Client, concurrency: int, requests: int, pairs: int
+) -> Iterator[tuple[float, float]]:
+    """(active, dormant) seconds per token, a pair at a time; what was recorded for it is forgotten.
+
+    The order within a pair turns from pair to pair, so that a drift cancels out.
+    """
+    for pair in range(pairs):
+        spent: dict[bool, float] = {}
+        for active in (True, False) if pair % 2 == 0 else (False, True):
+            agents.command("start" if active else "stop")
+            result = client.run(concurrency, requests)
+            spent[active] = result.duration_s / max(1, sum(request.completion_tokens for request in result.requests))
+        agents.command("stop")
+        agents.command("discard")
+        yield spent[True], spent[False]
 
 
-def _spans_per_step(windows: list[Window]) -> float:
-    """Hooked calls in one step: itself, its phases, and the forward in each."""
-    for window in windows:
-        for rank in window.ranks:
-            for batch in rank.batches:
-                return 2.0 + 2.0 * len({part.phase for part in batch.parts if batch.kind == "cycle"})
-    return 0.0
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, low, high): a 95 % interval of Student's t. One value alone has no width to tell: low and high are it."""
+    middle = mean(values)
+    if len(values) < 2:
+        return middle, middle, middle
+    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    return middle, middle - half, middle + half
 
 
-def _step_ms(windows: list[Window]) -> float | None:
-    """The mean period at the smallest batch size: where a fixed cost weighs most."""
-    periods = [
-        (batch.batch_size, batch.period_ms.mean)
-        for window in windows
-        for rank in window.ranks
-        for batch in rank.batches
-    ]
-    return min(periods)[1] if periods else None
+def own_time(recorded: Sequence[Rows]) -> tuple[float, float] | None:
+    """(us that hooks and gates took of a step, their share of a step's period) where that share is largest.
+
+    It was measured around each of them, where they ran. None when no window has two steps in a row.
+    """
+    found = []
+    for rows in recorded:
+        row, period = rows.columns.index("row"), rows.columns.index("period_ns")
+        steps = [one for one in rows.rows if one[row] == "step"]
+        periods = [one[period] for one in steps if one[period] is not None]
+        if periods:
+            us = rows.spent_ns / len(steps) / 1000
+            found.append((us / (mean(periods) / 1000), us))
+    if not found:
+        return None
+    share, us = max(found)
+    return round(us, 2), round(share, 5)

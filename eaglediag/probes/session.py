@@ -205,7 +205,7 @@ class Session:
                 name += f"-r{self.plan.repeat}" if self.plan.repeat else ""
                 self._window(server, agents, client, name, concurrency, length)
         self.instrumentation.overhead = measure_overhead(
-            agents, client, self.windows, self.plan.overhead_pairs, progress
+            agents, client, [rows for _, rows in self.rows], self.plan.overhead_pairs, progress
         )
         if self.plan.profile_steps:
             self._profile(agents, client)

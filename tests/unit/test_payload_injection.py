@@ -5,6 +5,7 @@ The engine is a toy with SGLang's names; the real one is in tests/integration.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -123,7 +124,8 @@ def test_dormant_until_told_and_dormant_again(engine: Process) -> None:
     engine.run_steps()
     reply = engine.ask(command="flush", file="w.jsonl.gz")
     assert reply["rows"] == 10
-    assert engine.ask(command="cost")["us_per_span"] > 0
+    with gzip.open(reply["file"], "rt", encoding="utf-8") as stream:
+        assert json.loads(stream.readline())["spent_ns"] > 0
     assert "unknown command" in engine.ask(command="exec")["error"]
 
 

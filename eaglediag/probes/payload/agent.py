@@ -19,7 +19,6 @@ from typing import Any
 
 from . import describe, gates, hooks, probe_points, simulation
 from .collectives import Collectives
-from .cost import cost_of_a_span
 from .imports import when_imported
 from .recorder import COLUMNS, Recorder
 from .tracer import Tracer
@@ -28,7 +27,7 @@ from .wrap import Hook, Patch, Refused, innermost, wrap
 SCHEDULER = "sglang.srt.managers.scheduler"
 PROTOCOL = 1
 #: The methods of an agent that the socket may call.
-COMMANDS = ("start", "stop", "flush", "discard", "cost", "status", "set")
+COMMANDS = ("start", "stop", "flush", "discard", "status", "set")
 
 _agent: Agent | None = None
 
@@ -232,6 +231,7 @@ class Agent:
             "dropped": self.recorder.dropped,
             "clock": self.marker.get("clock", "host_clock"),
             "epoch_minus_perf_ns": time.time_ns() - time.perf_counter_ns(),
+            "spent_ns": self.recorder.spent_ns + self.tracer.spent_ns,
             "collectives": self.collectives.report(),
         }
         with gzip.open(path + ".part", "wt", compresslevel=3, encoding="utf-8") as stream:
@@ -254,10 +254,6 @@ class Agent:
     def discard(self, request: dict[str, Any]) -> dict[str, Any]:
         """Forget what was recorded since the last flush."""
         return {"rows": len(self.recorder.drain(0.0))}
-
-    def cost(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What one hooked call costs here, in microseconds, measured on a function that does nothing."""
-        return {"us_per_span": round(cost_of_a_span(self.recorder.clock.available()) * 1e6, 3)}
 
     def status(self, request: dict[str, Any]) -> dict[str, Any]:
         """The marker as it is now."""

@@ -6,6 +6,7 @@ so nothing here makes the host wait for the device.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,19 +35,25 @@ class Guarded(Hook):
         self.errors = 0
 
     def enter(self, arguments: tuple[Any, ...]) -> Any:
+        began = time.perf_counter_ns()
         try:
             return self.before(arguments)
         except Exception as error:
             self._count(error)
             return None
+        finally:
+            self.recorder.spent_ns += time.perf_counter_ns() - began
 
     def leave(self, token: Any, result: Any) -> None:
         if token is None:
             return
+        began = time.perf_counter_ns()
         try:
             self.after(token, result)
         except Exception as error:
             self._count(error)
+        finally:
+            self.recorder.spent_ns += time.perf_counter_ns() - began
 
     def abandon(self, token: Any) -> None:
         if isinstance(token, Span):

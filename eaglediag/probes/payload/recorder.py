@@ -64,6 +64,8 @@ class Recorder:
         self.active = False
         self.annotate = False
         self.dropped = 0
+        #: How long this window's hooks took, in the places where they ran.
+        self.spent_ns = 0
         self.clock: CudaClock | NoClock = NoClock()
         self._rows: list[list[Any]] = []
         self._pending: deque[tuple[list[Any], Any, Any]] = deque()
@@ -165,6 +167,7 @@ class Recorder:
         self.clock = CudaClock() if CudaClock.available() else NoClock()
         self._rows, self._pending, self._last, self._before, self.dropped = [], deque(), None, None, 0
         self._results.clear()
+        self.spent_ns = 0
         self.active = True
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Collection
 from types import CodeType
@@ -42,6 +43,7 @@ class Handle:
 
     def denied(self, number: int, result: Any, values: tuple[Any, ...]) -> Entry | None:
         """A decision came out other than True. `values` are those of the site's slots. Never raises."""
+        began = time.perf_counter_ns()
         site = self.sites[number]
         try:
             if result.__class__ in PLAIN and not result:
@@ -51,6 +53,8 @@ class Handle:
             return site.explain(result, values)
         except Exception as error:
             return site.tracer.unexplained(site, f"{type(error).__name__}: {describe(str(error))}")
+        finally:
+            site.tracer.spent_ns += time.perf_counter_ns() - began
 
     def cancel(self, entry: Entry) -> None:
         """A later decision of the same call took this denial's place."""

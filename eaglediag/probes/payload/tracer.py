@@ -54,6 +54,8 @@ class Tracer:
         self.context = context
         #: Changes with every `clear`: what was counted before is not counted on.
         self.epoch = object()
+        #: How long denials took to explain and count since then.
+        self.spent_ns = 0
         self._limit = limit
         self._entries: dict[Any, Entry] = {}
 
@@ -100,6 +102,7 @@ class Tracer:
         """Forget what was counted."""
         self._entries = {}
         self.epoch = object()
+        self.spent_ns = 0
 
     def count(self, site: Site, path: Path) -> Entry:
         """One denial more, whose explanation is `path`."""
