@@ -15,6 +15,7 @@ from eaglediag.capture.model import CapturedGraphs
 from tests import recorded_collectives, recordings
 from tests.browser import Browser
 from tests.invoke import eaglediag
+from tests.perfetto import perfetto, profiled_on_h200
 
 PICTURES = Path(__file__).with_name("pictures")
 DEMO = {
@@ -29,6 +30,13 @@ H200 = {
     "#cycle .wide": "h200-cycle",
     "#batches .wide": "h200-batches",
 }
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "h200-2026-11-29" / "alone"
+FIRST_DENIAL = """
+for (const row of [...document.querySelectorAll("#denials tbody tr")].slice(1)) row.remove();
+for (const more of document.querySelectorAll("#denials details")) more.open = true;
+"""
+#: Perfetto's timeline, without what is around it.
+TRACKS = ".pf-viewer-page__scrolling-track-tree"
 
 
 def main() -> None:
@@ -46,6 +54,15 @@ def main() -> None:
         draw(browser, (demo / "baseline.json", demo / "eagle.json"), folder / "demo.html", DEMO)
         draw(browser, h200, folder / "h200.html", H200)
         draw(browser, (folder / "tp2.json",), folder / "tp2.html", {"#collectives .wide": "h200-collectives"})
+        alone = RESULTS / "baseline.json", RESULTS / "eagle.json"
+        draw(browser, alone, folder / "alone.html", {})
+        browser.run(FIRST_DENIAL)
+        (PICTURES / "h200-denial.png").write_bytes(browser.picture("#denials"))
+        with perfetto(browser) as viewer:
+            viewer.open(profiled_on_h200(folder), 1500, 590)
+            first = viewer.query("SELECT min(ts) AS ns FROM slice WHERE name = 'cudaGraphLaunch'")[0]["ns"]
+            viewer.show(first - 2_700_000, first + 16_000_000)
+            (PICTURES / "h200-perfetto.png").write_bytes(browser.picture(TRACKS))
         draw(browser, h200, folder / "dark.html", {"#cycle .narrow": "h200-cycle-dark-phone"}, width=380, dark=True)
 
 

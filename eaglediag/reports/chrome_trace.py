@@ -180,7 +180,7 @@ def _names(capture: Capture, tracks: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def _process(arm: str, number: int, rank: Rank | None) -> str:
-    where = "" if rank is None or rank.gpu is None else f", GPU {rank.gpu}"
+    where = "" if rank is None or rank.gpu is None else f", cuda:{rank.gpu}"
     pid = "" if rank is None or rank.pid is None else f", pid {rank.pid}"
     return f"{arm}: rank {number}{where}{pid}"
 

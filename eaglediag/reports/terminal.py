@@ -43,6 +43,8 @@ STYLES = {
 }
 #: Between two columns of a table.
 GAP = 2
+#: Before these a cell may be broken: what follows qualifies a number.
+BELOW = (" [", " (", " eager", " / ")
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -194,11 +196,14 @@ def _list(title: str, lines: list[str], out: Console) -> None:
 
 
 def _table(table: tables.Table, out: Console) -> None:
-    """Title and table, in the first layout that fits: headers on one line, headers broken, qualifiers below."""
+    """Title and table, in the first layout that fits.
+
+    Headers on one line; headers broken; what qualifies a number below it; an interval's bounds below each other.
+    """
     out.print(Text(table.title, style="bold"))
-    for below, broken in ((False, False), (False, True), (True, True)):
+    for broken, breaks in ((False, ()), (True, ()), (True, BELOW), (True, (*BELOW, ", "))):
         headers = [Text(printable(_broken(header) if broken else header)) for header in table.headers]
-        rows = [[_cell(printable(text), below) for text in row] for row in table.rows]
+        rows = [[_cell(printable(text), breaks) for text in row] for row in table.rows]
         widths = [
             max(
                 *(cell_len(word) for word in (header.plain.split() if broken else [header.plain])),
@@ -222,9 +227,8 @@ def _broken(header: str) -> str:
     return header.replace("draft-", "draft-\n")
 
 
-def _cell(text: str, below: bool) -> Text:
-    """A cell; on a narrow terminal what qualifies a number goes under it, unbroken."""
-    if below:
-        for mark in (" [", " (", " eager", " / "):
-            text = text.replace(mark, f"\n{mark.strip()}" + (" " if mark == " / " else ""))
+def _cell(text: str, breaks: Sequence[str]) -> Text:
+    """A cell, with a new line at the blank that one of the `breaks` begins or ends with."""
+    for mark in breaks:
+        text = text.replace(mark, ",\n" if mark == ", " else "\n" + mark[1:])
     return Text(text, style=STYLES.get(text.split("\n")[0].split(" ")[0], ""), no_wrap=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +11,13 @@ from eaglediag.capture import store
 from eaglediag.reports import chrome_trace
 from tests.browser import CHROMIUM, DRIVER, Browser
 from tests.invoke import eaglediag
-from tests.perfetto import Perfetto, perfetto
+from tests.perfetto import Perfetto, perfetto, profiled_on_h200
 from tests.report_material import raw_rows, with_steps
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium and chromedriver are not installed"),
 ]
-PROFILE = Path(__file__).parents[1] / "data" / "h200" / "torch-profile-eager-bs12.json.gz"
 COMPLAINTS = "SELECT name, value FROM stats WHERE value > 0 AND severity != 'info'"
 SPANS = """
 SELECT process.pid AS pid, thread.name AS track, slice.name AS name, parent.name AS inside, count(*) AS count,
@@ -68,29 +64,23 @@ def test_perfetto_reads_what_the_capture_says(viewer: Perfetto, tmp_path: Path) 
     assert {one["name"] for one in counters} >= {"GPU 0 SM clock MHz", "GPU 1 power W"}
 
 
-def test_both_traces_open_together_on_one_clock(viewer: Perfetto, tmp_path: Path) -> None:
-    """Steps recorded while the profiler ran lie where the profiler's own events lie."""
-    with gzip.open(PROFILE, "rt", encoding="utf-8") as stream:
-        recorded = json.load(stream)
-    begun_us = min(event["ts"] for event in recorded["traceEvents"] if event["ph"] == "X")
-    begun_ns = recorded["baseTimeNanoseconds"] + int(begun_us * 1000)
-    rows = raw_rows()
-    rows.epoch_minus_perf_ns = begun_ns - min(int(row[6]) for row in rows.rows)
-    eagle, steps, _ = with_steps(tmp_path, [("c12", rows)])
-    eagle.created = begun_ns / 1e9
-    eagle.hosts = []
-    chrome_trace.write(eagle, steps, tmp_path / "steps.json")
-    (tmp_path / "profile.json").write_text(json.dumps(recorded))
-    with zipfile.ZipFile(tmp_path / "both.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in ("steps.json", "profile.json"):
-            archive.write(tmp_path / name, name)
+def test_steps_and_the_profilers_trace_of_one_run_open_together(viewer: Perfetto, tmp_path: Path) -> None:
+    """Each graph launch that SGLang's profiler saw on an H200 lies inside the phase that eaglediag recorded."""
+    both = profiled_on_h200(tmp_path)
     viewer.open(tmp_path / "profile.json")
     of_the_profile = viewer.query(COMPLAINTS)
-    viewer.open(tmp_path / "both.zip")
+    viewer.open(both)
     assert viewer.query(COMPLAINTS) == of_the_profile
-    ours = f"process.pid >= {chrome_trace.FIRST_PROCESS}"
-    (first,) = viewer.query(
-        f"SELECT min(ts) FILTER (WHERE {ours}) AS ours, min(ts) FILTER (WHERE NOT {ours}) AS theirs FROM slice "
-        "JOIN thread_track ON track_id = thread_track.id JOIN thread USING (utid) JOIN process USING (upid)"
+    launched = viewer.query(
+        f"""
+        SELECT phase.name AS name, count(*) AS count
+        FROM slice AS launch
+        JOIN slice AS phase ON phase.ts <= launch.ts AND launch.ts + launch.dur <= phase.ts + phase.dur
+        JOIN thread_track ON phase.track_id = thread_track.id JOIN thread USING (utid) JOIN process USING (upid)
+        WHERE launch.name = 'cudaGraphLaunch' AND process.pid >= {chrome_trace.FIRST_PROCESS}
+        AND thread.name = 'cycle' AND phase.name != 'cycle' GROUP BY 1
+        """
     )
-    assert first["ours"] == pytest.approx(first["theirs"], abs=2_000)
+    assert {one["name"]: one["count"] for one in launched} == {"draft": 10, "verify": 10, "draft_extend": 10}
+    (graphs,) = viewer.query("SELECT count(*) AS count FROM slice WHERE name = 'cudaGraphLaunch'")
+    assert graphs["count"] == 30

@@ -12,6 +12,8 @@ from eaglediag.capture.model import Capture
 from tests.factories import capture, cycle, decode, denial, pair
 from tests.invoke import eaglediag
 
+SWEEP = Path(__file__).parents[2] / "benchmarks" / "results" / "h200-2026-11-29" / "sweep"
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
@@ -42,6 +44,9 @@ def test_reports_fit_the_terminal(width: int, tmp_path: Path) -> None:
     for ran in (
         eaglediag("compare", *paths, width=width),
         eaglediag("breakeven", paths[1], "--baseline", paths[0], width=width),
+        # figures with many digits, because they were measured well
+        eaglediag("compare", SWEEP / "baseline.json", SWEEP / "sweep.json", "--verbose", width=width),
+        eaglediag("breakeven", SWEEP / "sweep.json", "--baseline", SWEEP / "baseline.json", width=width),
     ):
         assert ran.code == 0
         assert max(map(len, ran.out.splitlines())) <= width

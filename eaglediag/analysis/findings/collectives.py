@@ -41,9 +41,18 @@ def _eager(capture: Capture) -> Iterator[Finding]:
         total = sum(calls.values())
         if phase in ("decode", "verify", "draft", "draft_extend") and total >= MANY_EAGER:
             listed = ", ".join(f"{count:.0f} {name}" for name, count in sorted(calls.items(), key=lambda one: -one[1]))
+            loads = sorted(
+                {
+                    window.concurrency
+                    for window in capture.windows
+                    for rank in window.ranks[:1]
+                    if window.concurrency and any(one.phase == phase and not one.in_graph for one in rank.collectives)
+                }
+            )
+            where = f" at concurrency {', '.join(map(str, loads))}" if loads else ""
             yield Finding(
                 code=f"eager_collectives_{phase}",
-                what=f"{PHASE_NAMES[phase]} launches {total:.0f} collectives one by one in each pass",
+                what=f"{PHASE_NAMES[phase]} launches {total:.0f} collectives one by one in each pass{where}",
                 evidence=(Evidence(f"{listed} per pass", "calls counted by the agent"),),
                 sure="certain",
                 advice="with a graph they are launched at once; see what denied it",

@@ -176,8 +176,9 @@ def _frames(site: Site, path: Path) -> list[dict[str, Any]]:
         }
         if last:
             around = range(max(1, line - _SOURCE_LINES), line + _SOURCE_LINES + 1)
-            lines = [(number, linecache.getline(site.file, number).rstrip()) for number in around]
-            frame["source"] = [f"{number}: {text}" for number, text in lines if text]
+            lines = {number: linecache.getline(site.file, number).rstrip() for number in around}
+            margin = min((len(text) - len(text.lstrip()) for text in lines.values() if text), default=0)
+            frame["source"] = [f"{number}: {text[margin:]}" for number, text in lines.items() if text]
         frames.append(frame)
     return frames
 
