@@ -144,7 +144,7 @@ def _write(where: str, render: Callable[[TextIO], object], option: str) -> None:
 
 
 def _watch(paths: list[Path]) -> None:
-    """Follow the captures: `probe --repeat` writes one again after every turn."""
+    """Follow the captures: a probe writes its own again after every window."""
     import time
 
     from eaglediag.errors import CaptureError

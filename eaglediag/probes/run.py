@@ -6,10 +6,11 @@ import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from eaglediag.capture import store
-from eaglediag.capture.model import Capture
+from eaglediag.capture.model import Capture, Problem
 from eaglediag.errors import CaptureError
 from eaglediag.hosts.base import Host
 from eaglediag.probes.agents import Rows
@@ -45,7 +46,7 @@ def probe_arms(
     keep_steps: bool,
     progress: Progress,
 ) -> list[Capture]:
-    """Probe every arm `repeat` times and write its capture after each turn.
+    """Probe every arm `repeat` times; its capture is written after each window, partial until the arm's turn is over.
 
     Raises what ended a probe early, after writing what it had.
     """
@@ -58,7 +59,8 @@ def probe_arms(
         def told(stage: str, detail: str = "", fraction: float | None = None, label: str = label) -> None:
             progress(f"{label}: {stage}" if len(arms) > 1 else stage, detail, fraction)
 
-        session = Session(plan(arm, turn), told)
+        unfinished = partial(_write_unfinished, captures.get(position), arm.output)
+        session = Session(plan(arm, turn), told, on_window=unfinished)
         try:
             session.run(hosts)
         finally:
@@ -71,6 +73,14 @@ def probe_arms(
                 capture.steps_file = path.name
             store.write(capture, arm.output)
     return [captures[position] for position in range(len(arms))]
+
+
+def _write_unfinished(before: Capture | None, output: Path, session: Session) -> None:
+    """What there is while an arm is measured: for whoever watches, and should this process be killed."""
+    now = session.capture()
+    now.status = "partial"
+    now.problems.append(Problem(code="unfinished", message="it was still being measured"))
+    store.write(_merged(before and before.model_copy(deep=True), now), output)
 
 
 def _merged(before: Capture | None, now: Capture) -> Capture:

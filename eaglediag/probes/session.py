@@ -11,29 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import eaglediag
-from eaglediag.capture.model import (
-    Capture,
-    CapturedGraphs,
-    HostInfo,
-    Instrumentation,
-    ModelShape,
-    Problem,
-    Profile,
-    Rank,
-    Refusal,
-    Source,
-    Window,
-)
-from eaglediag.capture.model import (
-    Server as ServerDescription,
-)
+from eaglediag.capture.model import Capture, Instrumentation, Problem, Profile, Window
 from eaglediag.errors import EaglediagError, InstrumentationError, Interrupted
 from eaglediag.hosts.base import Host
 from eaglediag.probes.agents import Agents, Rows
 from eaglediag.probes.aggregate import rank_window
-from eaglediag.probes.denials import merge_denials
-from eaglediag.probes.evidence.sglang_server import server_from_arguments
+from eaglediag.probes.as_capture import as_capture, rank_of, server_of
 from eaglediag.probes.folder import PARENT, RemoteFolder
 from eaglediag.probes.gpu import GpuSampler, Sampling
 from eaglediag.probes.launch import LaunchCommand
@@ -43,20 +26,7 @@ from eaglediag.probes.profile import Profiler
 from eaglediag.probes.progress import Progress, silent
 from eaglediag.probes.server import Server
 from eaglediag.probes.skew import rank_skew
-from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Load, Result, describe, random_prompts
-
-#: Environment that changes how a server runs; anything else stays on the host.
-ENVIRONMENT = (
-    "CUDA_VISIBLE_DEVICES",
-    "NCCL_",
-    "SGLANG_",
-    "SGL_",
-    "TORCH",
-    "PYTORCH_",
-    "OMP_NUM_THREADS",
-    "TRITON_",
-    "CUDA_",
-)
+from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Load, Result, random_prompts
 
 
 @dataclass(frozen=True)
@@ -101,6 +71,8 @@ class Session:
     #: servers on one GPU start together and then take turns.
     on_ready: Callable[[], None] = lambda: None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    #: Called after each window.
+    on_window: Callable[[Session], None] = lambda session: None
 
     def run(self, hosts: Sequence[Host]) -> None:
         """Probe. Raises what went wrong, after noting it in the capture."""
@@ -242,7 +214,7 @@ class Session:
     def _profile(self, agents: Agents, client: Client) -> None:
         """One profile per concurrency; a server that cannot be profiled is no reason to lose what was measured."""
         host, folder, _ = agents.places[0]
-        speculation = self._server().speculation
+        speculation = server_of(self).speculation
         longest = (speculation.max_accept_length if speculation else None) or 1
         profiler = Profiler(host, folder, agents, client, longest, any(_on_gpu(rank) for rank in self.ranks))
         for concurrency in self.plan.load.concurrency:
@@ -292,6 +264,7 @@ class Session:
                 )
             )
         self.texts[name] = result.texts
+        self.on_window(self)
 
     def _collect(
         self, agents: Agents, name: str, concurrency: int, result: Result | None, accept_length: float | None
@@ -343,7 +316,7 @@ class Session:
                         rank["errors"] = [*rank["errors"], f"it no longer answers: {reply['error']}"]
         self.ranks = [known[number] for number in sorted(known)]
         self.instrumentation.ranks_expected = self.ranks[0]["ranks_expected"] if self.ranks else None
-        self.instrumentation.ranks = [_rank(rank) for rank in self.ranks]
+        self.instrumentation.ranks = [rank_of(rank) for rank in self.ranks]
 
     def _require_ranks(self) -> None:
         """Raises InstrumentationError when ranks are missing: their share of the story is not told."""
@@ -365,91 +338,7 @@ class Session:
 
     def capture(self) -> Capture:
         """What is known so far."""
-        description, found = self._server(), self.preflights[0][1].found if self.preflights else {}
-        load = self.plan.load
-        capture = Capture(
-            tool_version=eaglediag.__version__,
-            created=self.created,
-            arm=self.plan.arm,
-            status="partial" if self.status == "partial" else "complete",
-            problems=self.problems,
-            source=Source(kind="probe"),
-            server=description,
-            hosts=[self._host(name, checked) for name, checked in self.preflights],
-            instrumentation=self.instrumentation,
-            workload=describe(load, self.endpoint),
-            windows=self.windows,
-            denials=merge_denials(self.denials),
-            profiles=self.profiles,
-        )
-        capture.server.release = str(found.get("release") or "")
-        capture.server.commit = found.get("commit")
-        return capture
-
-    def _host(self, name: str, checked: Preflight) -> HostInfo:
-        """The host with the GPUs that the server uses as the sampler saw them, else all as nvidia-smi lists them."""
-        host = checked.host_info(name)
-        sampling = self.sampling.get(name)
-        if sampling is not None and not sampling.refused:
-            host.gpus, host.gpu_sampling = sampling.gpus, sampling.cost
-        return host
-
-    def _server(self) -> ServerDescription:
-        leader = self.ranks[0] if self.ranks else {}
-        description = server_from_arguments(leader.get("arguments") or {}, "server_info")
-        description.command = self.plan.launch.redacted()
-        description.environment = {
-            name: value for name, value in self.plan.launch.environment.items() if name.startswith(ENVIRONMENT)
-        }
-        if leader:
-            description.overlap = leader.get("overlap", description.overlap)
-            description.device = leader.get("device") or description.device
-            if leader.get("model"):
-                description.model = ModelShape(**leader["model"])
-            if leader.get("draft_model"):
-                description.draft_model = ModelShape(**leader["draft_model"])
-        description.versions = {
-            **(self.preflights[0][1].versions() if self.preflights else {}),
-            **leader.get("versions", {}),
-        }
-        if description.speculation is not None:
-            simulated = self.plan.launch.environment.get("SGLANG_SIMULATE_ACC_LEN")
-            description.speculation.simulated_accept_length = float(simulated) if simulated else None
-        server = self.server
-        if server is not None:
-            description.ready_s = None if server.ready_s is None else round(server.ready_s, 1)
-            description.exit_code = server.exit_code if self.status == "partial" else None
-            description.last_log_lines = [
-                line[:2000] for line in server.log.tail(60 if self.status == "partial" else 10)
-            ]
-            described = leader.get("captured")
-            if described is not None:
-                # The runners that exist, not the sizes that were asked for.
-                description.captured = {
-                    phase: server.log.captured.get(phase, CapturedGraphs()).model_copy(
-                        update={key: value for key, value in captured.items() if value}
-                    )
-                    for phase, captured in described.items()
-                }
-        return description
-
-
-def _rank(marker: dict[str, Any]) -> Rank:
-    return Rank(
-        rank=marker["rank"],
-        host=marker["host"],
-        pid=marker["pid"],
-        gpu=marker.get("gpu"),
-        tp=marker["tp"],
-        dp=marker["dp"],
-        pp=marker["pp"],
-        seen=marker["seen"],
-        layout=marker["layout"],
-        patched=marker["patched"],
-        refused=[Refusal(**refused) for refused in marker["refused"]],
-        errors=[str(error)[:2000] for error in marker["errors"]][:100],
-        clock="cuda_event" if marker.get("clock") == "cuda_event" else "host_clock",
-    )
+        return as_capture(self)
 
 
 def _on_gpu(rank: dict[str, Any]) -> bool:

@@ -473,24 +473,36 @@ def test_other_releases(
     assert any(where in frame.file for denial in capture.denials for frame in denial.frames)
 
 
-def test_two_ranks_are_both_recorded(server_host: Sshd, tmp_path: Path) -> None:
+def test_two_ranks_are_recorded_and_can_be_watched_meanwhile(server_host: Sshd, tmp_path: Path) -> None:
     launch = LaunchCommand.parse(launch_command("eagle", free_port(), ["--tp-size", "2"]))
+    output = tmp_path / "eagle.json"
+    meanwhile: list[tuple[Capture, str]] = []
+
+    def progress(stage: str, detail: str = "", fraction: float | None = None) -> None:
+        if stage == "measuring" and output.exists() and not meanwhile:
+            meanwhile.append((store.read(output), eaglediag("report", output).out))
+
     with open_host(ALIAS, ssh_config=server_host.ssh_config) as host:
         small = Load(
-            built_in_prompts(), concurrency=(2,), requests=4, max_new_tokens=24, endpoint="generate", ignore_eos=True
+            built_in_prompts(), concurrency=(2, 1), requests=4, max_new_tokens=24, endpoint="generate", ignore_eos=True
         )
         [capture] = probe_arms(
             [host],
-            [Arm("eagle", launch, tmp_path / "eagle.json")],
+            [Arm("eagle", launch, output)],
             lambda arm, turn: Plan(arm.launch, small, arm.name, overhead_pairs=0),
             1,
             keep_steps=False,
-            progress=lambda stage, detail="", fraction=None: None,
+            progress=progress,
         )
+    [(unfinished, said)] = meanwhile
+    assert (unfinished.status, len(unfinished.windows)) == ("partial", 1)
+    assert [problem.code for problem in unfinished.problems if problem.code != "preflight"] == ["unfinished"]
+    assert "still being measured" in said
+    assert (capture.status, len(capture.windows)) == ("complete", 2)
+    assert store.read(output).model_dump() == capture.model_dump()
     assert capture.instrumentation.ranks_expected == 2
     assert [rank.tp for rank in capture.instrumentation.ranks] == [0, 1]
-    [window] = capture.windows
-    counts = [sum(batch.count for batch in rank.batches) for rank in window.ranks]
+    counts = [sum(batch.count for batch in rank.batches) for rank in capture.windows[0].ranks]
     assert counts[0] > 5
     assert abs(counts[0] - counts[1]) <= 1
     assert shlex.join(capture.server.command).endswith("--tp-size 2")
