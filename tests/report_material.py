@@ -8,10 +8,8 @@ from pathlib import Path
 from eaglediag.capture.model import Capture, CapturedGraphs, Collective, Denial, Frame, Gpu, Phase, Rank
 from eaglediag.probes.agents import Rows
 from eaglediag.probes.run import write_steps
+from eaglediag.reports.steps_file import COLUMNS
 from tests.factories import START, capture, cycle, decode, denial, gpu
-
-COLUMNS = ["row", "step", "phase", "batch", "tokens", "graph", "start_ns", "host_ns", "device_us", "period_ns",
-           "period_device_us", "accept"]  # fmt: skip
 
 
 def full_pair() -> tuple[Capture, Capture]:
@@ -108,7 +106,7 @@ def raw_rows(rank: int = 0, steps: int = 50, clock: str = "host_clock", batch: i
         )  # fmt: skip
         at += period
     offset = int(START * 1e9) - 1_000_000_000_000
-    return Rows(rank=rank, clock=clock, columns=COLUMNS, epoch_minus_perf_ns=offset, rows=rows, dropped=0)
+    return Rows(rank=rank, clock=clock, columns=list(COLUMNS), epoch_minus_perf_ns=offset, rows=rows, dropped=0)
 
 
 def with_steps(folder: Path, recorded: list[tuple[str, Rows]]) -> tuple[Capture, Path, Path]:

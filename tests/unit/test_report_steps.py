@@ -16,9 +16,11 @@ from eaglediag.capture import store
 from eaglediag.capture.model import Capture
 from eaglediag.errors import CaptureError, UsageError
 from eaglediag.probes.agents import Rows
+from eaglediag.probes.payload import recorder
 from eaglediag.reports import chrome_trace, step_series, steps_file, steps_table
+from eaglediag.reports.steps_file import COLUMNS
 from tests.invoke import eaglediag
-from tests.report_material import COLUMNS, raw_rows, with_steps
+from tests.report_material import raw_rows, with_steps
 
 HEADER = {"window": "c4", "rank": 0, "clock": "host_clock", "columns": COLUMNS, "epoch_minus_perf_ns": 0}
 STEP = ["step", 1, "cycle", 1, None, False, 10, 5, None, None, None, None]
@@ -55,6 +57,10 @@ def test_rows_come_back_as_they_were_written(recorded: tuple[Capture, Path, Path
         assert found["phase"].tolist() == [row[2] for row in plain]
         accepted = [[int(one) for one in text.split(b",")] for text in parcel.accepted().lengths]
         assert accepted == [row[11] for row in expected.rows if row[0] == "accept"]
+
+
+def test_the_reader_knows_the_columns_that_the_agent_writes() -> None:
+    assert COLUMNS == recorder.COLUMNS
 
 
 def test_small_parcels_hold_whole_steps(
