@@ -21,7 +21,7 @@ from tests.engine import launch_command
 from tests.invoke import eaglediag
 from tests.sshd import free_port
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.alone, pytest.mark.timeout(900)]
 
 #: An SGLang plugin that makes every pass of the target model 15 ms longer, inside the pass.
 SLOW = """

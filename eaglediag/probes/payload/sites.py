@@ -121,17 +121,18 @@ class Plan:
     A plan without steps leads to no denial at all: a test failed at an operand that does not ask for a graph.
     """
 
-    __slots__ = ("claims", "counted", "innocent", "kinds", "looks", "present", "site", "tells", "unclaimed")
+    __slots__ = ("absent", "claims", "counted", "innocent", "kinds", "looks", "present", "site", "unclaimed")
 
     def __init__(self, site: Site, seen: _Seen, path: Path) -> None:
         at = site.slots.index
         tells = path.steps[-1][0].key_slots if path.steps else ()
         self.site = site
         self.innocent = not path.steps
-        self.present = [(at(slot), there) for slot, there in seen.asked.items()]
-        self.tells = [at(slot) for slot in tells]
-        self.kinds = [seen.get(slot).__class__ for slot in tells]
-        self.looks = not PLAIN.issuperset(self.kinds)
+        self.kinds = [(at(slot), seen.get(slot).__class__) for slot in tells]
+        self.looks = not PLAIN.issuperset(kind for _, kind in self.kinds)
+        #: A value whose kind is asked for is there when it has that kind.
+        self.present = [at(slot) for slot, there in seen.asked.items() if there and slot not in tells]
+        self.absent = [at(slot) for slot, there in seen.asked.items() if not there]
         #: The called gate whose denial was passed on: its name, and where its result stands.
         self.claims = path.claimed
         #: Results that must not be a traced gate's denial, whatever its name.
@@ -139,10 +140,16 @@ class Plan:
         self.counted: dict[Any, Entry] = {}
 
     def holds(self, values: tuple[Any, ...]) -> bool:
-        for position, there in self.present:
-            if (values[position] is MISSING) is there:
+        for position, kind in self.kinds:
+            if values[position].__class__ is not kind:
                 return False
-        return [values[position].__class__ for position in self.tells] == self.kinds
+        for position in self.present:
+            if values[position] is MISSING:
+                return False
+        for position in self.absent:  # noqa: SIM110 - a generator takes three times as long
+            if values[position] is not MISSING:
+                return False
+        return True
 
     def again(self, result: Any, values: tuple[Any, ...]) -> Entry | None:
         """Count a denial that came this way; explain it when its values are new."""
@@ -159,7 +166,7 @@ class Plan:
             nested = _claim(function, value, values[site.since], False)
             if nested is None:
                 return site.explain(result, values)
-        tells = [values[at] for at in self.tells]
+        tells = [values[at] for at, _ in self.kinds]
         if self.looks:
             tells = [one if one.__class__ in PLAIN else identity(one) for one in tells]
         key = (site.tracer.context(), None if nested is None else nested.entry, *tells)
