@@ -16,6 +16,7 @@ from tests.report_material import raw_rows, with_steps
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.wheels,
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium and chromedriver are not installed"),
 ]
 COMPLAINTS = "SELECT name, value FROM stats WHERE value > 0 AND severity != 'info'"
