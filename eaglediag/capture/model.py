@@ -272,7 +272,8 @@ class Rank(Strict):
 class Overhead(Strict):
     """What the agent cost. `ratio` is time with it over time without it; [low, high] a 95 % interval.
 
-    `hook_us_per_step` is the time in its hooks and gates, measured around each; `share_of_step` that of a step.
+    `hook_us_per_step` is the time in its hooks and gates, measured around each; `share_of_step` that of a step. What it
+    took to explain each kind of denial the first time is not in it; `method` states it.
     """
 
     ratio: float | None = None

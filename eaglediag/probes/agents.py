@@ -14,7 +14,10 @@ from eaglediag.probes.folder import RemoteFolder
 
 @dataclass
 class Rows:
-    """One rank's rows of one window, in the payload's columns. `spent_ns` is what hooks and gates took of it."""
+    """One rank's rows of one window, in the payload's columns.
+
+    `spent_ns` is what hooks and gates took in all, without the `explaining_ns` that kinds of denial took once each.
+    """
 
     rank: int
     clock: str
@@ -24,6 +27,7 @@ class Rows:
     rows: list[list[Any]]
     collectives: dict[str, Any] = field(default_factory=dict)
     spent_ns: int = 0
+    explaining_ns: int = 0
 
 
 @dataclass
@@ -71,4 +75,5 @@ def _read(host: Host, path: str) -> Rows:
         rows=[json.loads(line) for line in lines[1:]],
         collectives=header["collectives"],
         spent_ns=int(header["spent_ns"]),
+        explaining_ns=int(header["explaining_ns"]),
     )

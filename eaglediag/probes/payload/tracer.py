@@ -8,6 +8,7 @@ computes is only ever looked at by type, or by value where it is a plain one: no
 from __future__ import annotations
 
 import linecache
+import time
 from collections.abc import Callable, Collection
 from types import CodeType, FunctionType
 from typing import Any
@@ -54,8 +55,9 @@ class Tracer:
         self.context = context
         #: Changes with every `clear`: what was counted before is not counted on.
         self.epoch = object()
-        #: How long denials took to explain and count since then.
+        #: How long denials took since then, and how much of that went into putting each kind into words, once.
         self.spent_ns = 0
+        self.explaining_ns = 0
         self._limit = limit
         self._entries: dict[Any, Entry] = {}
 
@@ -103,6 +105,7 @@ class Tracer:
         self._entries = {}
         self.epoch = object()
         self.spent_ns = 0
+        self.explaining_ns = 0
 
     def count(self, site: Site, path: Path) -> Entry:
         """One denial more, whose explanation is `path`."""
@@ -121,7 +124,9 @@ class Tracer:
         if entry is None:
             entry = self._entry(frozen, phase, batch_size, site, path.incomplete)
             if self._entries.get(frozen) is entry:
+                began = time.perf_counter_ns()
                 self._explain(entry, site, path)
+                self.explaining_ns += time.perf_counter_ns() - began
         entry.count += 1
         if nested is not None:
             nested.entry.count -= 1
