@@ -272,13 +272,15 @@ class Rank(Strict):
 class Overhead(Strict):
     """What the agent cost. `ratio` is time with it over time without it; [low, high] a 95 % interval.
 
-    `hook_us_per_step` is the time in its hooks and gates, measured around each; `share_of_step` that of a step. What it
-    took to explain each kind of denial the first time is not in it; `method` states it.
+    `hook_us_per_step` and `gate_us_per_step` are the times in its hooks and in counting denials, measured around each;
+    `share_of_step` is what both are of a step. What it took to explain each kind of denial the first time is not in
+    them; `method` states it.
     """
 
     ratio: float | None = None
     interval: tuple[float, float] | None = None
     hook_us_per_step: float | None = None
+    gate_us_per_step: float | None = None
     share_of_step: float | None = None
     method: Text = ""
 

@@ -16,7 +16,7 @@ from eaglediag.probes.folder import RemoteFolder
 class Rows:
     """One rank's rows of one window, in the payload's columns.
 
-    `spent_ns` is what hooks and gates took in all, without the `explaining_ns` that kinds of denial took once each.
+    `hooks_ns` and `gates_ns` are what they took in all, without the `explaining_ns` that denials took once a kind.
     """
 
     rank: int
@@ -26,7 +26,8 @@ class Rows:
     columns: list[str]
     rows: list[list[Any]]
     collectives: dict[str, Any] = field(default_factory=dict)
-    spent_ns: int = 0
+    hooks_ns: int = 0
+    gates_ns: int = 0
     explaining_ns: int = 0
 
 
@@ -74,6 +75,7 @@ def _read(host: Host, path: str) -> Rows:
         columns=list(header["columns"]),
         rows=[json.loads(line) for line in lines[1:]],
         collectives=header["collectives"],
-        spent_ns=int(header["spent_ns"]),
+        hooks_ns=int(header["hooks_ns"]),
+        gates_ns=int(header["gates_ns"]),
         explaining_ns=int(header["explaining_ns"]),
     )

@@ -26,7 +26,7 @@ def measure_overhead(
     """
     overhead = Overhead(method="not measured")
     if own := own_time(recorded):
-        overhead.hook_us_per_step, overhead.share_of_step = own
+        overhead.hook_us_per_step, overhead.gate_us_per_step, overhead.share_of_step = own
     if pairs and recorded:
         concurrency = min(client.load.concurrency)
         count = max(REQUESTS, concurrency)
@@ -74,8 +74,8 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return middle, middle - half, middle + half
 
 
-def own_time(recorded: Sequence[Rows]) -> tuple[float, float] | None:
-    """(us that hooks and gates took of a step, their share of a step's period) where that share is largest.
+def own_time(recorded: Sequence[Rows]) -> tuple[float, float, float] | None:
+    """(us that hooks took of a step, us that gates took, the share of both in a step) where that share is largest.
 
     It was measured around each of them, where they ran. None when no window has two steps in a row.
     """
@@ -85,9 +85,9 @@ def own_time(recorded: Sequence[Rows]) -> tuple[float, float] | None:
         steps = [one for one in rows.rows if one[row] == "step"]
         periods = [one[period] for one in steps if one[period] is not None]
         if periods:
-            us = rows.spent_ns / len(steps) / 1000
-            found.append((us / (mean(periods) / 1000), us))
+            hooks, gates = (ns / len(steps) for ns in (rows.hooks_ns, rows.gates_ns))
+            found.append(((hooks + gates) / mean(periods), hooks, gates))
     if not found:
         return None
-    share, us = max(found)
-    return round(us, 2), round(share, 5)
+    share, hooks, gates = max(found)
+    return round(hooks / 1000, 2), round(gates / 1000, 2), round(share, 5)

@@ -167,8 +167,12 @@ def test_what_the_agent_costs_is_stated(probed: Probed) -> None:
     assert overhead.ratio is not None
     assert overhead.interval is not None
     assert overhead.hook_us_per_step is not None
+    assert overhead.gate_us_per_step is not None
     assert overhead.share_of_step is not None
-    assert overhead.share_of_step < 0.02
+    of_hooks = overhead.hook_us_per_step / (overhead.hook_us_per_step + overhead.gate_us_per_step)
+    assert overhead.share_of_step * of_hooks < 0.02
+    # On a CPU every gate denies, some ten times a cycle.
+    assert overhead.share_of_step < 0.04
 
 
 def test_compare_and_breakeven_take_the_captures(probed: Probed) -> None:

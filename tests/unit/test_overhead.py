@@ -23,11 +23,11 @@ def test_an_interval_of_students_t() -> None:
 def test_own_time_is_told_where_its_share_is_largest() -> None:
     assert own_time([]) is None
     few, many = raw_rows(steps=50), raw_rows(steps=50)
-    few.spent_ns, many.spent_ns = 50 * 7_000, 50 * 70_000
+    few.hooks_ns, many.hooks_ns, many.gates_ns = 50 * 7_000, 50 * 60_000, 50 * 10_000
     told = own_time([few, many])
     assert told is not None
-    us, share = told
-    assert us == 70.0
+    hooks, gates, share = told
+    assert (hooks, gates) == (60.0, 10.0)
     assert share == pytest.approx(0.070 / 7.3, rel=0.05)  # a step of raw_rows takes some 7.3 ms
     assert own_time([Rows(0, "host_clock", 0, 0, few.columns, few.rows[-5:])]) is None
 

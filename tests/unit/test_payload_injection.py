@@ -125,7 +125,7 @@ def test_dormant_until_told_and_dormant_again(engine: Process) -> None:
     reply = engine.ask(command="flush", file="w.jsonl.gz")
     assert reply["rows"] == 10
     with gzip.open(reply["file"], "rt", encoding="utf-8") as stream:
-        assert json.loads(stream.readline())["spent_ns"] > 0
+        assert json.loads(stream.readline())["hooks_ns"] > 0
     assert "unknown command" in engine.ask(command="exec")["error"]
 
 

@@ -231,7 +231,8 @@ class Agent:
             "dropped": self.recorder.dropped,
             "clock": self.marker.get("clock", "host_clock"),
             "epoch_minus_perf_ns": time.time_ns() - time.perf_counter_ns(),
-            "spent_ns": self.recorder.spent_ns + self.tracer.spent_ns - self.tracer.explaining_ns,
+            "hooks_ns": self.recorder.spent_ns,
+            "gates_ns": self.tracer.spent_ns - self.tracer.explaining_ns,
             "explaining_ns": self.tracer.explaining_ns,
             "collectives": self.collectives.report(),
         }

@@ -268,12 +268,24 @@ class Rewriter(Operands):
             test, _ = self.traced(test)
         body, orelse = self.block(statement.body), self.block(statement.orelse)
         for decision in self.by_statement.get(id(statement), ()):
-            told = _place(self._tell(decision), statement.test)
+            told = self._tell(decision)
+            if slot := self._asked(decision):
+                told = ast.If(_is_not(slot, ...), [told], [])
+            told = _place(told, statement.test)
             if decision.want:
                 body = [told, *body]
             else:
                 orelse = [told, *orelse]
         return [copied(statement, test=test, body=body, orelse=orelse)]
+
+    def _asked(self, decision: Decision) -> str:
+        """For a test, the slot of its first operand about the graph runner: those before ask which forward this is."""
+        node = self.nodes.get(decision.expression) if decision.expression is not None else None
+        while isinstance(node, explain.Not):
+            (node,) = node.parts
+        if type(node) is not explain.Both:
+            return ""
+        return next((part.slot for part in node.parts if decision.receiver in part.text), "")
 
     def _values(self) -> ast.expr:
         """All such locals, in their order: filled in when the last one is known."""
@@ -303,7 +315,7 @@ def _call(method: str, *arguments: ast.expr) -> ast.expr:
     return ast.Call(_attribute(HANDLE, method), list(arguments), [])
 
 
-def _is_not(name: str, constant: bool | None) -> ast.expr:
+def _is_not(name: str, constant: Any) -> ast.expr:
     return ast.Compare(ast.Name(name, ast.Load()), [ast.IsNot()], [ast.Constant(constant)])
 
 

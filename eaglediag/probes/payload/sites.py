@@ -16,7 +16,7 @@ from collections.abc import Collection
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .explain import Both, Not, Path, Statement
+from .explain import Path, Statement
 from .rewrite import SEQUENCE
 from .survey import Decision, falsy_constant
 from .valuetext import MISSING, PLAIN, describe, identity, truth
@@ -116,18 +116,14 @@ class _Seen(dict[str, Any]):
 
 
 class Plan:
-    """One way to a denial of a site: which values have to be there and which not, and those that tell kinds apart.
+    """One way to a denial of a site: which values have to be there and which not, and those that tell kinds apart."""
 
-    A plan without steps leads to no denial at all: a test failed at an operand that does not ask for a graph.
-    """
-
-    __slots__ = ("absent", "claims", "counted", "innocent", "kinds", "looks", "present", "site", "unclaimed")
+    __slots__ = ("absent", "claims", "counted", "kinds", "looks", "present", "site", "unclaimed")
 
     def __init__(self, site: Site, seen: _Seen, path: Path) -> None:
         at = site.slots.index
-        tells = path.steps[-1][0].key_slots if path.steps else ()
+        tells = path.steps[-1][0].key_slots
         self.site = site
-        self.innocent = not path.steps
         self.kinds = [(at(slot), seen.get(slot).__class__) for slot in tells]
         self.looks = not PLAIN.issuperset(kind for _, kind in self.kinds)
         #: A value whose kind is asked for is there when it has that kind.
@@ -153,8 +149,6 @@ class Plan:
 
     def again(self, result: Any, values: tuple[Any, ...]) -> Entry | None:
         """Count a denial that came this way; explain it when its values are new."""
-        if self.innocent:
-            return None
         site = self.site
         nested = None
         for position in self.unclaimed:
@@ -218,8 +212,6 @@ class Site:
         seen = _Seen(self.slots, values)
         path = Path(lambda function, value, take: _claim(function, value, values[self.since], take))
         if not self._decided(result, seen, path):
-            if self.decision.kind == "condition" and len(self.plans) < _PLANS:
-                self.plans.append(Plan(self, seen, path))
             return None
         asked = dict(seen.asked)
         entry = self.tracer.count(self, path)
@@ -254,8 +246,6 @@ class Site:
             raise LookupError("the decision's expression was not rewritten")
         node = decision.node
         if decision.kind == "condition":
-            if not _about_graph(decision, env):
-                return False
             node.why(env, decision.want, path)
             return True
         known = truth(result)
@@ -272,13 +262,3 @@ def _unpacked(decision: Decision) -> Statement:
         decision.root = Statement(decision.statement)
     assert isinstance(decision.root, Statement)
     return decision.root
-
-
-def _about_graph(decision: Decision, env: Any) -> bool:
-    """Whether a test failed at the graph runner or behind it, not at an operand asking which forward this is."""
-    node = decision.node
-    while isinstance(node, Not):
-        (node,) = node.parts
-    if type(node) is not Both:
-        return True
-    return any(decision.receiver in part.text for part in node.parts if part.evaluated(env))
