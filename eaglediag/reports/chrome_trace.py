@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Capture, Denial, Rank
 from eaglediag.reports.steps_file import Parcel, Told, over
@@ -35,6 +37,8 @@ CLOCKS = FIRST_PROCESS - 1
 TRACKS: dict[str, int] = {"extend": 1, "decode": 2, "cycle": 3, "idle": 4, "verify": 5, "draft": 6, "draft_extend": 7}
 #: The device's own tracks.
 ON_DEVICE = 10
+#: What the events of one kind have in common.
+KIND = ["tid", "phase", "batch", "tokens", "graph"]
 #: (phase, batch size as JSON) -> the condition that denied its graph, as JSON
 Conditions = dict[tuple[str, str], str]
 
@@ -114,19 +118,19 @@ def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> 
 
 def _spans(rows: pd.DataFrame, spent_ns: pd.Series[float] | pd.Series[int], process: int) -> bytes:
     """Complete events. There are few kinds of them, so most of each line is made once a kind."""
-    kinds = rows.groupby(["tid", "phase", "batch", "tokens", "graph"], observed=True, sort=False)
-    heads, tails = [b""], [b""]
-    for (tid, phase, batch, tokens, graph), _ in kinds:
+    kind = rows.groupby(KIND, observed=True, sort=False).ngroup().to_numpy()
+    first = np.unique(kind, return_index=True)[1]
+    heads, tails = [], []
+    for tid, phase, batch, tokens, graph in rows[KIND].iloc[first].itertuples(index=False):
         heads.append(f'{{"ph":"X","pid":{process},"tid":{tid},"name":"{phase}","ts":'.encode())
         tails.append(f',"args":{{"batch":{batch},"tokens":{tokens},"graph":{graph},"step":'.encode())
-    kind = kinds.ngroup().to_numpy() + 1
     return joined(
         len(rows),
-        chosen(heads, kind),
+        chosen(heads or [b""], kind),
         decimal(rows["ts_ns"].to_numpy(), 3),
         b',"dur":',
         decimal(spent_ns.to_numpy(), 3),
-        chosen(tails, kind),
+        chosen(tails or [b""], kind),
         decimal(rows["step"].to_numpy()),
         b"}},\n",
     )
