@@ -153,8 +153,7 @@ def _level(arms: Arms, watched: dict[str, Watched], concurrency: int, rounds: in
 
 
 def _ms_per_token(client: Client, concurrency: int, requests: int, tokens: int | None = None) -> float:
-    result = client.run(concurrency, requests, tokens)
-    return 1000 * result.duration_s / max(1, sum(request.completion_tokens for request in result.requests))
+    return 1000 * client.run(concurrency, requests, tokens).seconds_per_token
 
 
 def _tell(agents: Agents, *commands: str) -> None:

@@ -272,9 +272,9 @@ class Rank(Strict):
 class Overhead(Strict):
     """What the agent cost. `ratio` is time with it over time without it; [low, high] a 95 % interval.
 
-    `hook_us_per_step` and `gate_us_per_step` are the times in its hooks and in counting denials, measured around each;
-    `share_of_step` is what both are of a step. What it took to explain each kind of denial the first time is not in
-    them; `method` states it.
+    `hook_us_per_step` and `gate_us_per_step` are the times in the hooks around steps and phases and in counting
+    denials, measured around each; `share_of_step` is what both are of a step. Counting collectives is not in them, nor
+    what it took to explain each kind of denial the first time, which `method` states.
     """
 
     ratio: float | None = None

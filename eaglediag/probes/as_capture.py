@@ -40,20 +40,24 @@ def as_capture(session: Session) -> Capture:
         source=Source(kind="probe"),
         server=description,
         hosts=[_host(session, name, checked) for name, checked in session.preflights],
-        instrumentation=session.instrumentation,
+        instrumentation=session.instrumentation.model_copy(update={"ranks": _ranks(session)}),
         workload=describe(session.plan.load, session.endpoint),
         windows=session.windows,
         denials=merge_denials(session.denials),
         profiles=session.profiles,
     )
-    clocks = {rows.rank: rows.clock for _, rows in session.rows}
-    for one in capture.instrumentation.ranks:
-        # Its marker was read when nothing had been recorded yet, if the server went away since.
-        if clocks.get(one.rank) == "cuda_event":
-            one.clock = "cuda_event"
     capture.server.release = str(found.get("release") or "")
     capture.server.commit = found.get("commit")
     return capture
+
+
+def _ranks(session: Session) -> list[Rank]:
+    """The ranks, their clocks as their rows tell: a marker may have been read before anything was recorded."""
+    on_device = {rows.rank for _, rows in session.rows if rows.clock == "cuda_event"}
+    return [
+        rank.model_copy(update={"clock": "cuda_event"}) if rank.rank in on_device else rank
+        for rank in session.instrumentation.ranks
+    ]
 
 
 def _host(session: Session, name: str, checked: Preflight) -> HostInfo:
@@ -121,5 +125,4 @@ def rank_of(marker: dict[str, Any]) -> Rank:
         patched=marker["patched"],
         refused=[Refusal(**refused) for refused in marker["refused"]],
         errors=[str(error)[:2000] for error in marker["errors"]][:100],
-        clock="cuda_event" if marker.get("clock") == "cuda_event" else "host_clock",
     )

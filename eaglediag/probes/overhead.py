@@ -58,8 +58,7 @@ def alternated(
         spent: dict[bool, float] = {}
         for active in (True, False) if pair % 2 == 0 else (False, True):
             agents.command("start" if active else "stop")
-            result = client.run(concurrency, requests)
-            spent[active] = result.duration_s / max(1, sum(request.completion_tokens for request in result.requests))
+            spent[active] = client.run(concurrency, requests).seconds_per_token
         agents.command("stop")
         agents.command("discard")
         yield spent[True], spent[False]

@@ -80,21 +80,23 @@ def _write_unfinished(before: Capture | None, output: Path, session: Session) ->
     now = session.capture()
     now.status = "partial"
     now.problems.append(Problem(code="unfinished", message="it was still being measured"))
-    store.write(_merged(before and before.model_copy(deep=True), now), output)
+    store.write(_merged(before, now), output)
 
 
 def _merged(before: Capture | None, now: Capture) -> Capture:
     """Turns of one arm are one capture: windows and denials of all, the description of the first."""
     if before is None:
         return now
-    before.windows += now.windows
-    before.denials += now.denials
+    merged = before.model_copy()
+    merged.windows = before.windows + now.windows
+    merged.denials = before.denials + now.denials
     known = {(problem.code, problem.message) for problem in before.problems}
-    before.problems += [problem for problem in now.problems if (problem.code, problem.message) not in known]
+    merged.problems = before.problems + [one for one in now.problems if (one.code, one.message) not in known]
     if now.status == "partial":
-        before.status = "partial"
-        before.server.last_log_lines, before.server.exit_code = now.server.last_log_lines, now.server.exit_code
-    return before
+        merged.status = "partial"
+        ended = {"last_log_lines": now.server.last_log_lines, "exit_code": now.server.exit_code}
+        merged.server = before.server.model_copy(update=ended)
+    return merged
 
 
 def write_steps(recorded: Sequence[tuple[str, Rows]], path: Path) -> None:

@@ -139,8 +139,17 @@ class Result:
     @property
     def throughput(self) -> float | None:
         """Completion tokens per second, all requests together."""
-        tokens = sum(request.completion_tokens for request in self.requests)
-        return tokens / self.duration_s if tokens and self.duration_s > 0 else None
+        return self.tokens / self.duration_s if self.tokens and self.duration_s > 0 else None
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens of all requests."""
+        return sum(request.completion_tokens for request in self.requests)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """The time that a completion token took; without any, that of the load."""
+        return self.duration_s / max(1, self.tokens)
 
 
 class Client:

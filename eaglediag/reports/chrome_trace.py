@@ -126,11 +126,11 @@ def _spans(rows: pd.DataFrame, spent_ns: pd.Series[float] | pd.Series[int], proc
         tails.append(f',"args":{{"batch":{batch},"tokens":{tokens},"graph":{graph},"step":'.encode())
     return joined(
         len(rows),
-        chosen(heads or [b""], kind),
+        chosen(heads, kind),
         decimal(rows["ts_ns"].to_numpy(), 3),
         b',"dur":',
         decimal(spent_ns.to_numpy(), 3),
-        chosen(tails or [b""], kind),
+        chosen(tails, kind),
         decimal(rows["step"].to_numpy()),
         b"}},\n",
     )

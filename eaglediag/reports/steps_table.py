@@ -132,14 +132,14 @@ def _csv_accepted(parcel: Parcel, lead: bytes) -> bytes:
     start = decimal(accepted.start_ns + parcel.section.epoch_ns, 9)
     fields = (b"accept,", decimal(accepted.step), b",verify,", batch, b",,,", start, b",,,,,\n")
     lines = joined(len(accepted.step), *fields).splitlines()
-    ends = b"\n".join(accepted.lengths).replace(b",", b" ").splitlines()
-    return b"".join([lead + line + end + b"\n" for line, end in zip(lines, ends, strict=True)])
+    both = zip(lines, accepted.lengths, strict=True)
+    return b"".join([lead + line + lengths.replace(b",", b" ") + b"\n" for line, lengths in both])
 
 
 def _texts(column: pd.Series[str]) -> Column:
     """The texts of a column of categories; nothing for `null`."""
     texts = ["" if text == "null" else str(text) for text in column.cat.categories]
-    return chosen([text.encode() for text in texts] or [b""], column.cat.codes.to_numpy())
+    return chosen([text.encode() for text in texts], column.cat.codes.to_numpy())
 
 
 def _quoted(text: str) -> str:

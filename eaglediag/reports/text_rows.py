@@ -21,7 +21,8 @@ _FOUR_DIGITS = np.array([f"{i:04d}" for i in range(10_000)], dtype="S4").view(np
 
 def chosen(texts: Sequence[bytes], which: NDArray[np.integer]) -> Column:
     """One of a few texts in each line, by its place in `texts`."""
-    table = np.array(texts, dtype=np.bytes_).view(np.uint8).reshape(len(texts), -1)
+    # where there are no lines there may be no texts either
+    table = np.array(texts or [b""], dtype=np.bytes_).view(np.uint8).reshape(max(1, len(texts)), -1)
     column: Column = table[which]
     return column
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from eaglediag.analysis.figures import number
 from eaglediag.analysis.findings.finding import Case, Evidence, Finding
 from eaglediag.analysis.sentences import PHASE_NAMES
-from eaglediag.capture.model import Capture, Phase
+from eaglediag.capture.model import Capture, Collective, Phase, Window
 
 #: So many collectives launched one by one in a pass are worth saying.
 MANY_EAGER = 20
@@ -24,15 +24,21 @@ def find(case: Case) -> Iterator[Finding]:
         yield from _skewed(capture)
 
 
-def _per_pass(capture: Capture, *, in_graph: bool) -> dict[Phase, dict[str, float]]:
-    """Calls per pass by phase and backend, as the lowest rank of the first window that has them saw them."""
-    found: dict[Phase, dict[str, float]] = defaultdict(dict)
+def _counted(capture: Capture, *, in_graph: bool) -> Iterator[tuple[Window, Collective]]:
+    """The collectives that the lowest rank of each window saw."""
     for window in capture.windows:
         for rank in window.ranks[:1]:
             for one in rank.collectives:
                 if one.in_graph == in_graph:
-                    known = found[one.phase].get(f"{one.backend} {one.operation}", 0.0)
-                    found[one.phase][f"{one.backend} {one.operation}"] = max(known, one.calls_per_step)
+                    yield window, one
+
+
+def _per_pass(capture: Capture, *, in_graph: bool) -> dict[Phase, dict[str, float]]:
+    """Calls per pass by phase and backend, the most of any window."""
+    found: dict[Phase, dict[str, float]] = defaultdict(dict)
+    for _, one in _counted(capture, in_graph=in_graph):
+        name = f"{one.backend} {one.operation}"
+        found[one.phase][name] = max(found[one.phase].get(name, 0.0), one.calls_per_step)
     return found
 
 
@@ -41,14 +47,8 @@ def _eager(capture: Capture) -> Iterator[Finding]:
         total = sum(calls.values())
         if phase in ("decode", "verify", "draft", "draft_extend") and total >= MANY_EAGER:
             listed = ", ".join(f"{count:.0f} {name}" for name, count in sorted(calls.items(), key=lambda one: -one[1]))
-            loads = sorted(
-                {
-                    window.concurrency
-                    for window in capture.windows
-                    for rank in window.ranks[:1]
-                    if window.concurrency and any(one.phase == phase and not one.in_graph for one in rank.collectives)
-                }
-            )
+            eager = _counted(capture, in_graph=False)
+            loads = sorted({window.concurrency for window, one in eager if one.phase == phase and window.concurrency})
             where = f" at concurrency {', '.join(map(str, loads))}" if loads else ""
             yield Finding(
                 code=f"eager_collectives_{phase}",
