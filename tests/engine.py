@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,11 +26,15 @@ from typing import Any
 
 import pytest
 
-from tests.sshd import free_port
-
 HOST = Path(__file__).resolve().parents[1] / "embedded_host"
 RELEASE = "0.5.20"
 READY_WITHIN = 180.0
+
+#: Every server's ports lie in here. SGLang adds up to 10,000 to the one it is given, for gRPC, whether it is used or
+#: not; and from 32,768 on Linux gives out ports to whoever asks, so that one may be gone before the server is up.
+PORTS = range(15_000, 22_000)
+#: A server of two nodes takes the next port too.
+PORTS_APART = 20
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,26 @@ def launch_command(
     return _host_script("serve.py", *arguments, env=env).strip()
 
 
+def server_port() -> int:
+    """A free port for an inference server, given out once in this run of the tests."""
+    for port in _given_out:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError(f"servers hold all ports in {PORTS}, or so many were asked for")
+
+
+def _ports_of_this_worker() -> Iterator[int]:
+    worker, workers = (int(os.environ.get(f"PYTEST_XDIST_WORKER{what}", "0").strip("gw")) for what in ("", "_COUNT"))
+    mine = PORTS[::PORTS_APART][worker :: workers or 1]
+    # Another run on this machine should not go through them in the same order.
+    start = secrets.randbelow(len(mine))
+    return iter([*mine[start:], *mine[:start]])
+
+
+_given_out = _ports_of_this_worker()
+
+
 @contextmanager
 def start_server(
     arm: str,
@@ -105,7 +131,7 @@ def start_server(
     release: str = RELEASE,
 ) -> Iterator[RunningServer]:
     """A server that answers, stopped with all its processes at the end. Fails with its log's end otherwise."""
-    port = free_port() if port is None else port
+    port = server_port() if port is None else port
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(extra_env or {})}
     launch = launch_command(arm, port, extra_args, release=release, env=environment)
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:

@@ -15,6 +15,7 @@ from eaglediag.capture.model import CapturedGraphs, Phase
 from eaglediag.errors import HostError, InstrumentationError
 from eaglediag.hosts.base import Host, Process
 from eaglediag.probes.evidence import sglang_log as log
+from eaglediag.probes.evidence.exceptions import OPENING, Exceptions
 from eaglediag.probes.folder import RemoteFolder
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.progress import Progress, silent
@@ -35,11 +36,14 @@ class ServerLog:
         self.ready = False
         self._progress = progress
         self._capturing = ""
+        self._exceptions = Exceptions()
 
     def add(self, line: str) -> None:
         """Take one line, and tell of it what a waiting user wants to know."""
         self.lines.append(line)
-        if self.ready:
+        if raised := self._exceptions.take(line):
+            self.trouble.append(raised[:500])
+        if self.ready or raised:
             return
         for event in log.parse_line(line):
             if isinstance(event, log.WeightsLoading):
@@ -72,7 +76,7 @@ class ServerLog:
                     captured.sizes = sorted(event.sizes)
             elif isinstance(event, log.GraphDisabled):
                 self.disabled.append(event.text[:500])
-            elif isinstance(event, log.Trouble):
+            elif isinstance(event, log.Trouble) and not event.text.endswith(OPENING):
                 self.trouble.append(event.text[:500])
             elif isinstance(event, log.Ready):
                 self._progress("warming up", "the server answers")
@@ -80,6 +84,14 @@ class ServerLog:
     def tail(self, count: int) -> list[str]:
         """The last lines."""
         return list(self.lines)[-count:]
+
+    @property
+    def why(self) -> str:
+        """What ended the server, as far as its log says. What comes first is often the cause of what comes last."""
+        if not self.trouble:
+            return _last_words(list(self.lines))
+        first, last = self.trouble[0], self.trouble[-1]
+        return first if first == last else f"{first[:300]}; then {last[:300]}"
 
 
 class Server:
@@ -159,9 +171,8 @@ class Server:
         if self._lost:
             raise HostError(self._lost, "the supervisor on the host stops the server and removes its folder")
         if self._ended.is_set():
-            why = self.log.trouble[-1] if self.log.trouble else _last_words(self.log.tail(KEPT_LOG_LINES))
             raise InstrumentationError(
-                f"{self.host.label}: the server ended with exit code {self.exit_code}: {why}",
+                f"{self.host.label}: the server ended with exit code {self.exit_code}: {self.log.why}",
                 "the capture holds its last log lines; mend the launch command and probe again",
             )
 

@@ -17,9 +17,8 @@ from eaglediag.probes.progress import silent
 from eaglediag.probes.run import Arm, probe_arms
 from eaglediag.probes.session import Plan
 from eaglediag.probes.workload import Load, built_in_prompts
-from tests.engine import launch_command
+from tests.engine import launch_command, server_port
 from tests.invoke import eaglediag
-from tests.sshd import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -73,9 +72,9 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
     folder = tmp_path_factory.mktemp("judgement")
     slowed = {**os.environ, "PYTHONPATH": str(slow_plugin(folder / "plugin"))}
     launches = {
-        "old": launch_command("baseline", free_port()),
-        "same": launch_command("baseline", free_port()),
-        "slow": launch_command("baseline", free_port(), env=slowed),
+        "old": launch_command("baseline", server_port()),
+        "same": launch_command("baseline", server_port()),
+        "slow": launch_command("baseline", server_port(), env=slowed),
     }
     load = Load(
         built_in_prompts(), concurrency=(1,), requests=12, max_new_tokens=64, endpoint="generate", ignore_eos=True

@@ -27,9 +27,9 @@ from eaglediag.probes.run import Arm, probe_arms
 from eaglediag.probes.session import Plan, Session
 from eaglediag.probes.workload import Load, built_in_prompts
 from eaglediag.reports.summary import share_ms
-from tests.engine import launch_command, start_server
+from tests.engine import launch_command, server_port, start_server
 from tests.invoke import eaglediag
-from tests.sshd import ALIAS, Sshd, free_port, running_sshd
+from tests.sshd import ALIAS, Sshd, running_sshd
 
 pytestmark = [pytest.mark.engine, pytest.mark.sshd, pytest.mark.timeout(600)]
 
@@ -67,7 +67,7 @@ def server_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 @pytest.fixture(scope="module")
 def probed(server_host: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Probed:
     folder = tmp_path_factory.mktemp("captures")
-    command = LaunchCommand.parse(launch_command("eagle", free_port()))
+    command = LaunchCommand.parse(launch_command("eagle", server_port()))
     sessions = {}
     with open_host(ALIAS, ssh_config=server_host.ssh_config) as host:
         for arm, launch in (("baseline", command.without_speculation()), ("eagle", command)):
@@ -269,7 +269,7 @@ def assert_gone(port: int) -> None:
 def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(
     server_host: Sshd, tmp_path: Path, start_probe: StartProbe
 ) -> None:
-    port, output = free_port(), tmp_path / "eagle.json"
+    port, output = server_port(), tmp_path / "eagle.json"
     process = start_probe(server_host, output, launch_command("eagle", port))
     until_measuring(port, process)
     process.send_signal(signal.SIGINT)
@@ -285,7 +285,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(
 
 
 def test_a_server_that_dies_leaves_its_last_words(server_host: Sshd, tmp_path: Path, start_probe: StartProbe) -> None:
-    port, output = free_port(), tmp_path / "eagle.json"
+    port, output = server_port(), tmp_path / "eagle.json"
     process = start_probe(server_host, output, launch_command("eagle", port))
     until_measuring(port, process)
     [marker] = folders_of(port, "agents/*.json")
@@ -303,7 +303,7 @@ def test_a_server_that_dies_leaves_its_last_words(server_host: Sshd, tmp_path: P
 def test_a_lost_connection_stops_the_server_all_the_same(
     server_host: Sshd, tmp_path: Path, start_probe: StartProbe
 ) -> None:
-    port, output = free_port(), tmp_path / "eagle.json"
+    port, output = server_port(), tmp_path / "eagle.json"
     process = start_probe(server_host, output, launch_command("eagle", port))
     until_measuring(port, process)
     server_host.drop_connections()
@@ -315,13 +315,23 @@ def test_a_lost_connection_stops_the_server_all_the_same(
 
 
 def test_a_launch_command_that_fails_at_once(server_host: Sshd, tmp_path: Path, start_probe: StartProbe) -> None:
-    port, output = free_port(), tmp_path / "eagle.json"
+    port, output = server_port(), tmp_path / "eagle.json"
     launch = launch_command("eagle", port, ["--no-such-argument"])
     process = start_probe(server_host, output, launch)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 5, err
     assert "--no-such-argument" in err
     assert any("--no-such-argument" in line for line in store.read(output).server.last_log_lines)
+
+
+def test_a_server_that_ends_with_an_exception_is_quoted(
+    server_host: Sshd, tmp_path: Path, start_probe: StartProbe
+) -> None:
+    """0.5.12 adds 10,000 to its port, for gRPC, and wants a port still."""
+    process = start_probe(server_host, tmp_path / "c.json", launch_command("baseline", 60_020, release="0.5.12"))
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 5, err
+    assert "exit code 1: ValueError: SGLANG_GRPC_PORT (70020) must be between" in err
 
 
 # -- what keeps a probe from starting ----------------------------------------------------------------------------
@@ -367,7 +377,7 @@ def test_port_taken(server_host: Sshd, tmp_path: Path) -> None:
 
 
 def test_unknown_and_changed_host_keys(tmp_path: Path) -> None:
-    launch = launch_command("eagle", free_port())
+    launch = launch_command("eagle", server_port())
     with running_sshd(tmp_path / "sshd") as sshd:
         sshd.known_hosts.write_text("")
         code, err = refused(sshd, tmp_path / "x.json", launch)
@@ -390,7 +400,7 @@ def test_disk_full(server_host: Sshd, tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], check=True)
     try:
         code, err = refused(
-            server_host, tmp_path / "x.json", launch_command("eagle", free_port()), "--remote-parent", str(full)
+            server_host, tmp_path / "x.json", launch_command("eagle", server_port()), "--remote-parent", str(full)
         )
         assert code == 4
         assert "No space left on device" in err
@@ -419,7 +429,7 @@ def test_clean_removes_what_a_killed_probe_left(server_host: Sshd, tmp_path: Pat
 
 def test_ab_over_the_command_line_writes_both_captures_and_steps(server_host: Sshd, tmp_path: Path) -> None:
     output = tmp_path / "results"
-    launch = launch_command("ngram", free_port())
+    launch = launch_command("ngram", server_port())
     argv = [
         *("probe", "--host", ALIAS, "--ssh-config", server_host.ssh_config, "--launch", launch, "-o", output, "--ab"),
         *("--arm", "ngram", "--concurrency", "2", "--requests", "4", "--max-new-tokens", "24", "--overhead-pairs", "0"),
@@ -449,7 +459,7 @@ def test_ab_over_the_command_line_writes_both_captures_and_steps(server_host: Ss
 def test_other_releases(
     server_host: Sshd, tmp_path: Path, release: str, arm: str, route: str, phases: set[str], where: str
 ) -> None:
-    launch = launch_command(arm, free_port(), release=release)
+    launch = launch_command(arm, server_port(), release=release)
     argv = [
         *(
             "probe",
@@ -478,7 +488,7 @@ def test_other_releases(
 
 
 def test_two_ranks_are_recorded_and_can_be_watched_meanwhile(server_host: Sshd, tmp_path: Path) -> None:
-    launch = LaunchCommand.parse(launch_command("eagle", free_port(), ["--tp-size", "2"]))
+    launch = LaunchCommand.parse(launch_command("eagle", server_port(), ["--tp-size", "2"]))
     output = tmp_path / "eagle.json"
     meanwhile: list[tuple[Capture, str]] = []
 
@@ -514,7 +524,7 @@ def test_two_ranks_are_recorded_and_can_be_watched_meanwhile(server_host: Sshd, 
 
 def test_a_server_on_two_nodes(server_host: Sshd, tmp_path: Path) -> None:
     """Both nodes are this machine: one over SSH and one without, so that each has its own connection and folder."""
-    first, rendezvous = free_port() // 10 * 10, free_port()
+    first, rendezvous = server_port(), server_port()
     more = ["--tp-size", "2", "--nnodes", "2", "--dist-init-addr", f"127.0.0.1:{rendezvous}"]
     launch = launch_command("eagle", first, more)
     launch = launch.replace(f"--port {first}", f"--port {str(first)[:-1]}{{node_rank}}")

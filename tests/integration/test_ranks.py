@@ -13,8 +13,7 @@ from eaglediag.hosts import open_host
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.session import Plan, Session
 from eaglediag.probes.workload import Load, built_in_prompts
-from tests.engine import launch_command
-from tests.sshd import free_port
+from tests.engine import launch_command, server_port
 
 pytest_plugins = ["tests.engine"]
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -23,7 +22,7 @@ LAYERS = 8
 
 
 def probe(extra: list[str], sweep: tuple[float, ...] = ()) -> Capture:
-    launch = LaunchCommand.parse(launch_command("eagle", free_port(), extra))
+    launch = LaunchCommand.parse(launch_command("eagle", server_port(), extra))
     if sweep:
         launch = launch.with_environment(SGLANG_SIMULATE_ACC_LEN=f"{sweep[0]:g}")
     load = Load(
@@ -81,7 +80,7 @@ def test_one_rank_looks_and_finds_none_and_a_sweep_needs_no_restart() -> None:
 
 
 def test_a_rank_that_is_killed_is_named_and_what_was_measured_is_kept() -> None:
-    launch = LaunchCommand.parse(launch_command("eagle", free_port(), ["--tp-size", "2"]))
+    launch = LaunchCommand.parse(launch_command("eagle", server_port(), ["--tp-size", "2"]))
     load = Load(
         built_in_prompts(), concurrency=(1,), requests=8, max_new_tokens=48, endpoint="generate", ignore_eos=True
     )

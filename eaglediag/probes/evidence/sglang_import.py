@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from eaglediag.capture.model import CapturedGraphs, Phase
 from eaglediag.probes.evidence.decode_series import DecodeSeries
+from eaglediag.probes.evidence.exceptions import OPENING, Exceptions
 from eaglediag.probes.evidence.sglang_log import (
     DECODE,
     PREFILL,
@@ -74,6 +75,7 @@ class SglangLog:
     unreadable: int = 0
     unreadable_lines: list[str] = field(default_factory=list)
     _writers: dict[str, DecodeSeries] = field(default_factory=dict)
+    _exceptions: Exceptions = field(default_factory=Exceptions)
 
     def feed(self, text: str) -> None:
         """Take a piece of the log that ends where a line ends."""
@@ -105,6 +107,9 @@ class SglangLog:
                     continue
             elif ' HTTP/1.1" ' in line:
                 continue
+            if raised := self._exceptions.take(line):
+                _count(self.launches[-1].trouble, raised)
+                continue
             for event in parse_line(line):
                 self.take(event)
 
@@ -121,6 +126,8 @@ class SglangLog:
 
     def finish(self) -> None:
         """The log is over."""
+        if self._exceptions.cut_off:
+            _count(self.launches[-1].trouble, "a traceback whose end is not in the log")
         self.launches[-1].finish()
 
     def take(self, event: Event) -> None:
@@ -195,7 +202,7 @@ def _start_up(launch: Launch, event: Event) -> None:
             launch.models.append(event.model)
     elif isinstance(event, (GraphDisabled, SpeculationChanged)):
         _count(launch.remarks, event.text)
-    elif isinstance(event, Trouble):
+    elif isinstance(event, Trouble) and not event.text.endswith(OPENING):
         _count(launch.trouble, event.text)
 
 

@@ -17,12 +17,12 @@ A line that two writers tore or glued together yields what can be read of it, an
 from __future__ import annotations
 
 import calendar
-import json
 import re
 from functools import lru_cache
 from typing import Final
 
 from eaglediag.capture.model import Phase
+from eaglediag.probes.evidence.bare_line import bare
 from eaglediag.probes.evidence.sglang_args import parse_server_args
 from eaglediag.probes.evidence.sglang_events import (
     CaptureBegin,
@@ -110,7 +110,6 @@ _STAMP: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\
 _RECORD: Final = re.compile(
     r"(?<!^)(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)|(?<=.)(?=Decode batch[.,])|(?<=.)(?=Prefill batch[.,])"
 )
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 _CAPTURE: Final = re.compile(
     r"Capture ((?:[A-Za-z-]{1,20} ){0,6}?)(?:\w{1,20} [Gg]raphs? )?(begin|end)\b(.*)", re.DOTALL
@@ -153,11 +152,7 @@ def parse_line(line: str) -> list[Event]:
     line = line[:LONGEST_RECORD]
     if not MARKS.search(line):
         return []
-    if "\x1b" in line:
-        line = _COLOUR.sub("", line)
-    if line.startswith('{"log":'):
-        line = _unwrapped(line)
-    records = [record for record in _split(line) if record.strip()]
+    records = [record for record in _split(bare(line)) if record.strip()]
     return [event for record in records for event in _record(record)]
 
 
@@ -249,15 +244,6 @@ def _source(text: str) -> str:
         if found := re.search(pattern, text):
             return found.group(1)
     return ""
-
-
-def _unwrapped(line: str) -> str:
-    """The log line inside a line of docker's json-file driver."""
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    return str(document.get("log", "")).rstrip("\n") if isinstance(document, dict) else line
 
 
 def _split(line: str) -> list[str]:

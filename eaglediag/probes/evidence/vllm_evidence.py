@@ -22,6 +22,7 @@ from eaglediag.capture.model import (
 )
 from eaglediag.capture.model import Rank as ServerRank
 from eaglediag.probes.evidence.evidence import Evidence, Fact, server_facts
+from eaglediag.probes.evidence.exceptions import Exceptions
 from eaglediag.probes.evidence.stretches import Stretch, batch_stats
 from eaglediag.probes.evidence.vllm_log import (
     MARK,
@@ -60,6 +61,7 @@ class VllmLog:
     unreadable_lines: list[str] = field(default_factory=list)
     _running: dict[int, int] = field(default_factory=dict)
     _open: EngineLine | None = None
+    _exceptions: Exceptions = field(default_factory=Exceptions)
 
     def feed(self, text: str) -> None:
         """Take a piece of the log that ends where a line ends."""
@@ -67,6 +69,9 @@ class VllmLog:
         self.lines += len(lines) - (not lines[-1])
         for line in lines:
             line = line[:LONGEST_LINE]
+            if raised := self._exceptions.take(line):
+                self.server.note_trouble(raised)
+                continue
             if ' HTTP/1.1" ' in line or not MARK.search(line):
                 continue
             if "Avg generation throughput:" in line:
@@ -87,6 +92,8 @@ class VllmLog:
 
     def finish(self) -> None:
         """The log is over."""
+        if self._exceptions.cut_off:
+            self.server.note_trouble("a traceback whose end is not in the log")
         self._close(None)
 
     def _unreadable(self, line: str) -> None:

@@ -23,7 +23,7 @@ from eaglediag.probes.evidence.sglang_args import _OBJECT, REDACTED
 MARK = re.compile(
     r"SpecDecoding metrics:|Avg generation throughput:|LLM engine \(v|non-default args:|API server version|"
     r"[Cc]apturing CUDA graph|Graph capturing finished|[Cc][Uu][Dd][Aa]_?[Gg]raph|[Cc]udagraph|enforce.eager|"
-    r"Traceback \(most|EngineDeadError|out of memory"
+    r"EngineDeadError|out of memory"
 )
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _ENGINE_LINE = re.compile(
@@ -131,10 +131,14 @@ class VllmServer:
             self.arguments = _arguments(line.split("non-default args:", 1)[1])
         elif "Graph capturing finished" in line:
             self.captured = True
-        elif "Traceback (most" in line or "EngineDeadError" in line or "out of memory" in line:
-            self._keep(self.trouble, line)
+        elif "EngineDeadError" in line or "out of memory" in line:
+            self.note_trouble(line)
         elif _DOWNGRADE.search(line):
             self._keep(self.remarks, line)
+
+    def note_trouble(self, line: str) -> None:
+        """Keep a line, or an exception's own, that says what went wrong."""
+        self._keep(self.trouble, line)
 
     @staticmethod
     def _keep(lines: list[str], line: str) -> None:
