@@ -37,8 +37,8 @@ CLOCKS = FIRST_PROCESS - 1
 TRACKS: dict[str, int] = {"extend": 1, "decode": 2, "cycle": 3, "idle": 4, "verify": 5, "draft": 6, "draft_extend": 7}
 #: The device's own tracks.
 ON_DEVICE = 10
-#: What the events of one kind have in common.
-KIND = ["tid", "phase", "batch", "tokens", "graph"]
+#: What the events of one kind on one track have in common.
+KIND = ["phase", "batch", "tokens", "graph"]
 #: (phase, batch size as JSON) -> the condition that denied its graph, as JSON
 Conditions = dict[tuple[str, str], str]
 
@@ -107,7 +107,7 @@ def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> 
     device = device.assign(tid=ON_DEVICE + parcel.number % 2, ts_ns=_earliest(device["ts_ns"], spent_ns))
     text = _spans(rows, rows["host_ns"].fillna(0), process) + _spans(device, spent_ns, process)
     eager = bare[bare["graph"] == "false"]
-    for (phase, batch, tid), passes in eager.groupby(["phase", "batch", "tid"], observed=True):
+    for (phase, batch, tid), passes in eager.groupby(["phase", "batch", "tid"], observed=True) if len(eager) else ():
         if said := conditions.get((phase, batch)) or conditions.get((phase, "null")):
             head = f'{{"ph":"i","s":"t","pid":{process},"tid":{tid},"name":"no graph","args":'
             head += f'{{"phase":"{phase}","condition":{said}}},"ts":'
@@ -118,10 +118,12 @@ def _events(parcel: Parcel, base: int, conditions: Conditions, packed: bool) -> 
 
 def _spans(rows: pd.DataFrame, spent_ns: pd.Series[float] | pd.Series[int], process: int) -> bytes:
     """Complete events. There are few kinds of them, so most of each line is made once a kind."""
-    kind = rows.groupby(KIND, observed=True, sort=False).ngroup().to_numpy()
-    first = np.unique(kind, return_index=True)[1]
+    kind = rows["tid"].to_numpy()
+    for name in KIND:
+        kind = kind * len(rows[name].cat.categories) + rows[name].cat.codes.to_numpy()
+    _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
     heads, tails = [], []
-    for tid, phase, batch, tokens, graph in rows[KIND].iloc[first].itertuples(index=False):
+    for tid, phase, batch, tokens, graph in rows[["tid", *KIND]].iloc[first].itertuples(index=False):
         heads.append(f'{{"ph":"X","pid":{process},"tid":{tid},"name":"{phase}","ts":'.encode())
         tails.append(f',"args":{{"batch":{batch},"tokens":{tokens},"graph":{graph},"step":'.encode())
     return joined(

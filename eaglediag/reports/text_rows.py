@@ -39,8 +39,9 @@ def decimal(values: NDArray[np.integer] | NDArray[np.floating], places: int = 0)
     size = np.abs(units)
     count = np.maximum(np.searchsorted(_POWERS, size, side="right"), places + 1)
     width = int(count.max(initial=places + 1))
+    leading = np.where(known, width - count, width).astype(np.uint8)
     digits = _digits(size, width)
-    digits[(np.arange(width) < width - count[:, None]) | ~known[:, None]] = 0
+    digits *= np.arange(width, dtype=np.uint8) >= leading[:, None]
     sign = np.where(units < 0, ord("-"), 0).astype(np.uint8)
     point = np.where(known & (places > 0), ord("."), 0).astype(np.uint8)
     return np.column_stack([sign, digits[:, : width - places], point, digits[:, width - places :]])
