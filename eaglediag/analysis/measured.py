@@ -147,7 +147,8 @@ def _like_with_like(size: int, found: list[tuple[Window, BatchStats]]) -> list[t
 
 def _batch(size: int, found: Sequence[tuple[Window, BatchStats]], arm: int) -> BatchCost:
     columns = _columns([batch for _, batch in found])
-    resampled = resample(columns, [("period_ms", "steps"), ("tokens", "passes")], arm=arm)
+    turns = [window.repeat for window, batch in found for _ in batch.blocks.steps or (0,)]
+    resampled = resample(columns, [("period_ms", "steps"), ("tokens", "passes")], turns=turns, arm=arm)
     steps = sum(batch.count for _, batch in found)
     parts = _parts([batch for _, batch in found])
     period = estimate(lambda sums: sums["period_ms"] / sums["steps"], resampled)
@@ -237,7 +238,8 @@ def _loads(windows: Sequence[Window], arm: int) -> dict[int, LoadCost]:
 
 def _load(concurrency: int, found: Sequence[Window], arm: int) -> LoadCost:
     measured = [window for window in found if window.agent == "active"] or found
-    requests = [request for window in measured for request in window.requests if request.error is None]
+    answered = [(window, request) for window in measured for request in window.requests if request.error is None]
+    requests = [request for _, request in answered]
     # The first token comes out of the prefill, not out of a verify pass.
     told = [(request.completion_tokens - 1, request.verify_passes) for request in requests if request.verify_passes]
     seconds = sum(window.duration_s for window in measured)
@@ -259,6 +261,7 @@ def _load(concurrency: int, found: Sequence[Window], arm: int) -> LoadCost:
                 "latency_ms": [request.latency_ms for request in requests],
             },
             [("tokens", "latency_ms")],
+            turns=[window.repeat for window, _ in answered],
             arm=arm,
         ),
     )

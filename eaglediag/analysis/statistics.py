@@ -5,6 +5,9 @@ count as separate evidence. Blocks are still autocorrelated, so runs of neighbou
 (circular block bootstrap, Politis and Romano 1992; run length after Carlstein 1986 for the lag-1 autocorrelation that
 was found). A percentile interval from few units is too narrow by the factor that Student's t takes care of for a mean;
 its arms are stretched by the same factor (after Hesterberg 2015, "expanded percentile").
+
+Two starts of one server may differ by more than a start's blocks do. Where arms were started in turns, the turns' own
+values say so: when they lie further apart than blocks explain, their Student interval is the one to believe.
 """
 
 from __future__ import annotations
@@ -30,6 +33,11 @@ MIN_BLOCKS = 6
 #: Fewer effective blocks than this are a pace that changed within the window rather than noise about one pace. A
 #: stretch then reaches beyond anything that was measured, so the interval ends at the slowest and the fastest block.
 MIN_UNITS = 4.0
+#: Fewer turns than this do not show what differs between them.
+MIN_TURNS = 3
+#: Turns are believed to differ when they lie further apart than blocks alone would put them in this share of cases.
+#: That is no proof, which few turns cannot give: to overlook what differs costs coverage, to believe it only width.
+TURNS_ALIKE = 0.5
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Resampled:
-    """One arm's blocks: as measured (`columns`), summed (`sums`, arrays of length 1), and resampled sums (`draws`)."""
+    """One arm's blocks: as measured (`columns`), summed (`sums`, arrays of length 1), and resampled sums (`draws`).
+
+    `turns` says in which turn each block was measured: between two turns the server was started anew.
+    """
 
     columns: Draws
+    turns: NDArray[np.int64]
     blocks: int
     effective_n: float
     run_length: int
@@ -65,9 +77,14 @@ class Resampled:
 
 
 def resample(
-    columns: Mapping[str, Sequence[float]], ratios: Sequence[tuple[str, str]], *, arm: int = 0, draws: int = DRAWS
+    columns: Mapping[str, Sequence[float]],
+    ratios: Sequence[tuple[str, str]],
+    *,
+    turns: Sequence[int] = (),
+    arm: int = 0,
+    draws: int = DRAWS,
 ) -> Resampled:
-    """Resample blocks. `columns` are of equal length, one entry a block, in order of time.
+    """Resample blocks. `columns` are of equal length, one entry a block, in order of time; so are `turns`, when given.
 
     `ratios` names the (numerator, denominator) pairs of interest: the most autocorrelated one decides the run length.
     Arms with different `arm` are resampled independently; the same `arm` gives the same draws.
@@ -85,6 +102,7 @@ def resample(
     drawn = runs[:, starts].sum(axis=2) if n else np.zeros((len(names), draws))
     return Resampled(
         columns={name: data[i] for i, name in enumerate(names)},
+        turns=np.array(turns or [0] * n, dtype=np.int64),
         blocks=n,
         effective_n=n * (1 - rho) / (1 + rho),
         run_length=run,
@@ -119,7 +137,39 @@ def estimate(
         least, most = _range(statistic, arms)
         kept = [value] if undecided is None or not low <= undecided <= high else [value, undecided]
         low, high = max(low, min(least, *kept)), min(high, max(most, *kept))
-    return Estimate(value, (low, high), blocks, effective)
+    return Estimate(value, _by_turn(statistic, arms, value, (low, high)), blocks, effective)
+
+
+def _by_turn(
+    statistic: Callable[..., NDArray[np.float64]],
+    arms: Sequence[Resampled],
+    value: float,
+    by_blocks: tuple[float, float],
+) -> tuple[float, float]:
+    """The interval by blocks, widened to the one by turns where turns differ."""
+    from scipy.special import chdtri, ndtri, stdtrit
+
+    common = sorted(set.intersection(*({int(turn) for turn in np.unique(arm.turns)} for arm in arms)))
+    if len(common) < MIN_TURNS:
+        return by_blocks
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = statistic(
+            *(
+                {name: np.array([one[arm.turns == turn].sum() for turn in common]) for name, one in arm.columns.items()}
+                for arm in arms
+            )
+        )
+    relative = values.min() > 0 and by_blocks[0] > 0
+    (low, high), centre = (np.log(by_blocks), math.log(value)) if relative else (by_blocks, value)
+    error = float((np.log(values) if relative else values).std(ddof=1)) / math.sqrt(len(common))
+    quantile = 1 - (1 - CONFIDENCE) / 2
+    expected = (high - low) / 2 / ndtri(quantile)
+    freedom = len(common) - 1
+    if not error**2 > expected**2 * chdtri(freedom, TURNS_ALIKE) / freedom:
+        return by_blocks
+    reach = float(stdtrit(freedom, quantile)) * error
+    ends = (math.exp(centre - reach), math.exp(centre + reach)) if relative else (centre - reach, centre + reach)
+    return min(by_blocks[0], ends[0]), max(by_blocks[1], ends[1])
 
 
 def _range(statistic: Callable[..., NDArray[np.float64]], arms: Sequence[Resampled]) -> tuple[float, float]:

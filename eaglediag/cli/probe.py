@@ -43,7 +43,8 @@ def probe(
         ),
     ] = False,
     repeat: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --ab: go over the arms N times, in the order ABBA.")
+        int,
+        typer.Option(min=1, metavar="N", help="Start the server N times; with --ab, both arms in the order ABBA."),
     ] = 1,
     arm: Annotated[
         str | None,
@@ -158,8 +159,6 @@ def probe(
     sweep = _sweep(sweep_accept_length)
     if sweep and "SGLANG_SIMULATE_ACC_LEN" not in command.environment:
         command = command.with_environment(SGLANG_SIMULATE_ACC_LEN=f"{sweep[0]:g}")
-    if repeat > 1 and not ab:
-        raise UsageError("--repeat goes with --ab", "add --ab, or probe once")
     if ab:
         if not command.speculative:
             raise UsageError("--ab needs a launch command with speculation", "add its --speculative-* arguments")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +135,31 @@ def sampled(samples: Samples, windows: Sequence[Window], host: str) -> Sampling:
     return Sampling(gpus, GpuSampling(**samples.cost) if samples.cost else None)
 
 
-def _series(rows: list[list[Any]], limit: int) -> GpuSeries:
+def merged_gpus(before: Sequence[Gpu], now: Sequence[Gpu]) -> list[Gpu]:
+    """A host's GPUs over two turns: samples, throttled time and company of both, the description of the first."""
+    found = {gpu.index: gpu for gpu in before}
+    limit = MAX_SAMPLES // max(1, len(found.keys() | {gpu.index for gpu in now}))
+    for gpu in now:
+        known = found.get(gpu.index)
+        if known is None:
+            found[gpu.index] = gpu
+            continue
+        company = {process.pid: process for process in (*gpu.processes, *known.processes)}
+        update = {
+            "series": _series([*_rows(known.series), *_rows(gpu.series)], limit),
+            "throttled_ms": known.throttled_ms | gpu.throttled_ms,
+            "processes": list(company.values()),
+            "unsupported": list(dict.fromkeys([*known.unsupported, *gpu.unsupported]))[:200],
+        }
+        found[gpu.index] = known.model_copy(update=update)
+    return list(found.values())
+
+
+def _rows(series: GpuSeries) -> Iterator[tuple[Any, ...]]:
+    return zip(*(getattr(series, column) for column in GpuSeries.model_fields), strict=True)
+
+
+def _series(rows: Sequence[Sequence[Any]], limit: int) -> GpuSeries:
     """Rows as columns, at most `limit`: a stretch becomes its mean, its worst P-state and all its reasons together."""
     stretch = -(-len(rows) // limit) if rows else 1
     series = GpuSeries()

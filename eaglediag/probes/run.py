@@ -17,6 +17,7 @@ from eaglediag.probes.agents import Rows
 from eaglediag.probes.launch import LaunchCommand
 from eaglediag.probes.progress import Progress
 from eaglediag.probes.session import Plan, Session
+from eaglediag.probes.turns import merged, order
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,6 @@ class Arm:
     name: str
     launch: LaunchCommand
     output: Path
-
-
-def order(arms: int, repeat: int) -> list[tuple[int, int]]:
-    """(arm, turn) in the order ABBA ABBA ...: a drift of the machine weighs on all arms alike."""
-    turns = []
-    for turn in range(repeat):
-        sequence = range(arms) if turn % 2 == 0 else reversed(range(arms))
-        turns += [(arm, turn) for arm in sequence]
-    return turns
 
 
 def probe_arms(
@@ -57,14 +49,14 @@ def probe_arms(
         label = arm.name + (f" {turn + 1}/{repeat}" if repeat > 1 else "")
 
         def told(stage: str, detail: str = "", fraction: float | None = None, label: str = label) -> None:
-            progress(f"{label}: {stage}" if len(arms) > 1 else stage, detail, fraction)
+            progress(f"{label}: {stage}" if len(arms) * repeat > 1 else stage, detail, fraction)
 
         unfinished = partial(_write_unfinished, captures.get(position), arm.output)
         session = Session(plan(arm, turn), told, on_window=unfinished)
         try:
             session.run(hosts)
         finally:
-            capture = _merged(captures.get(position), session.capture())
+            capture = merged(captures.get(position), session.capture())
             captures[position] = capture
             rows.setdefault(position, []).extend(session.rows)
             if keep_steps:
@@ -80,23 +72,7 @@ def _write_unfinished(before: Capture | None, output: Path, session: Session) ->
     now = session.capture()
     now.status = "partial"
     now.problems.append(Problem(code="unfinished", message="it was still being measured"))
-    store.write(_merged(before, now), output)
-
-
-def _merged(before: Capture | None, now: Capture) -> Capture:
-    """Turns of one arm are one capture: windows and denials of all, the description of the first."""
-    if before is None:
-        return now
-    merged = before.model_copy()
-    merged.windows = before.windows + now.windows
-    merged.denials = before.denials + now.denials
-    known = {(problem.code, problem.message) for problem in before.problems}
-    merged.problems = before.problems + [one for one in now.problems if (one.code, one.message) not in known]
-    if now.status == "partial":
-        merged.status = "partial"
-        ended = {"last_log_lines": now.server.last_log_lines, "exit_code": now.server.exit_code}
-        merged.server = before.server.model_copy(update=ended)
-    return merged
+    store.write(merged(before, now), output)
 
 
 def write_steps(recorded: Sequence[tuple[str, Rows]], path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from eaglediag.analysis.comparison import compare
 from eaglediag.capture.model import Capture
+from eaglediag.probes.turns import merged
 from tests.factories import capture, cycle, decode, pair
 
 
@@ -71,3 +72,33 @@ def test_a_pace_that_goes_to_and_fro() -> None:
     for i in range(0, len(blocks.steps), 3):
         blocks.period_ms[i] *= 1.6
     assert "unsteady" in codes(baseline, eagle)
+
+
+def test_a_small_difference_between_servers_started_once() -> None:
+    old = capture("old", {1: decode(4.2)}, seed=1)
+    new = capture("new", {1: decode(4.35)}, seed=2)
+    [problem] = [one.problem for one in compare(old, new).problems]
+    assert problem.code == "few_starts"
+    assert problem.message.startswith("batch 1: 3 % is no more than")
+    assert problem.message.endswith("an arm was started once")
+    assert codes(old, capture("new", {1: decode(6.0)}, seed=2)) == []
+
+
+def test_a_small_difference_in_every_one_of_three_starts() -> None:
+    old, new = (
+        merged(
+            merged(capture(name, {1: decode(ms)}, seed=seed), turn(capture(name, {1: decode(ms)}, seed=seed + 1), 1)),
+            turn(capture(name, {1: decode(ms)}, seed=seed + 2), 2),
+        )
+        for name, ms, seed in (("old", 4.2, 1), ("new", 4.35, 11))
+    )
+    comparison = compare(old, new)
+    assert comparison.rows[0].outcome == "worse"
+    assert [one.problem.code for one in comparison.problems] == []
+
+
+def turn(one: Capture, number: int) -> Capture:
+    for window in one.windows:
+        window.repeat = number
+        window.id += f"-r{number}"
+    return one
