@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from eaglediag.analysis.figures import number, percent
+from eaglediag.analysis.figures import listed, number, percent
 from eaglediag.analysis.graph_price import EAGER
 from eaglediag.analysis.measured import BatchCost
 from eaglediag.analysis.pairing import Row
@@ -114,8 +114,15 @@ def _unsteady(row: Row, which: Literal["baseline", "candidate"], name: str) -> I
     advice = "the machine was disturbed, or warmed up: measure again, longer"
     if any(share < EAGER for share in cost.graph_share.values()):
         advice = "eager passes wait for the CPU, where something else may have run: measure again with cores to spare"
+    starts = _starts(cost)
     split = _shift(periods)
-    if split is not None:
+    if len(starts) > 1 and max(starts) / min(starts) - 1 > SHIFT:
+        yield Problem(
+            code="starts_differ",
+            message=f"{what} took {listed(map(number, starts))} ms in the server's {len(starts)} starts",
+            advice="look at what else ran on the machine, and at its clocks; more starts narrow the interval",
+        )
+    elif split is not None:
         before, after = periods[:split].mean(), periods[split:].mean()
         yield Problem(
             code="level_shift",
@@ -138,7 +145,7 @@ def _unsteady(row: Row, which: Literal["baseline", "candidate"], name: str) -> I
 def _one_start(rows: Sequence[Row]) -> Iterator[Problem]:
     """A small difference, certain as far as blocks tell, between servers that were hardly started more than once."""
     for row in rows:
-        starts = min(len(np.unique(cost.resampled.turns)) for cost in (row.baseline, row.candidate))
+        starts = min(len(_starts(cost)) for cost in (row.baseline, row.candidate))
         change = abs(row.decisive.value - 1)
         if row.outcome in ("better", "worse") and change < BETWEEN_STARTS and starts < MIN_TURNS:
             yield Problem(
@@ -148,6 +155,15 @@ def _one_start(rows: Sequence[Row]) -> Iterator[Problem]:
                 advice=f"probe both with --repeat {MIN_TURNS}: from {MIN_TURNS} starts on, intervals hold what differs "
                 "between them",
             )
+
+
+def _starts(cost: BatchCost) -> list[float]:
+    """Mean period in ms of each start of the server that took steps, in their order."""
+    columns, turns = cost.resampled.columns, cost.resampled.turns
+    sums = [
+        (columns["period_ms"][turns == turn].sum(), columns["steps"][turns == turn].sum()) for turn in np.unique(turns)
+    ]
+    return [float(period / steps) for period, steps in sums if steps]
 
 
 def _shift(periods: NDArray[np.float64]) -> int | None:

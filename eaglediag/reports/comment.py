@@ -44,6 +44,8 @@ def _alone(capture: Capture, out: TextIO) -> None:
         )  # fmt: skip
         throughput = "–" if window.throughput is None else f"{window.throughput:.1f}"
         concurrency = "–" if window.concurrency is None else str(window.concurrency)
+        if summary.started_again(capture):
+            concurrency += f", start {window.repeat + 1}"
         out.write(f"| {' | '.join(literal(cell) for cell in (concurrency, throughput, *measured))} |\n")
     lines = [f"no graph: {one.line}" for one in summary.main_refusals(capture)]
     lines += [f"{one.message}{'; ' + one.advice if one.advice else ''}" for one in capture.problems]

@@ -138,6 +138,10 @@ def _gate(denial: Denial) -> str:
 def _reproduce(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
     work = capture.workload
     options = [f"--concurrency {','.join(map(str, work.concurrency))}"] if work.concurrency else []
+    if work.requests_per_window is not None:
+        options.append(f"--requests {work.requests_per_window}")
+    if starts := max((window.repeat for window in capture.windows), default=0):
+        options.append(f"--repeat {starts + 1}")
     if work.max_new_tokens is not None:
         options.append(f"--max-new-tokens {work.max_new_tokens}")
     if work.temperature is not None:

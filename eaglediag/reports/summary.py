@@ -34,7 +34,8 @@ def render(capture: Capture, path: Path | None, out: Console) -> None:
     for window in capture.windows:
         batch = typical(window)
         if batch is not None and batch.kind == "cycle" and any(part.host_ms or part.device_ms for part in batch.parts):
-            out.print(Text(printable(f"  a cycle at batch {batch.batch_size}, ms: {parts(batch)}")))
+            start = f", start {window.repeat + 1}" if started_again(capture) else ""
+            out.print(Text(printable(f"  a cycle at batch {batch.batch_size}{start}, ms: {parts(batch)}")))
     for one in main_refusals(capture):
         out.print(Text(printable(f"  no graph: {one.line}")))
     for problem in capture.problems:
@@ -44,7 +45,9 @@ def render(capture: Capture, path: Path | None, out: Console) -> None:
 
 def _windows(capture: Capture) -> Table:
     table = Table(box=None, header_style="bold")
+    again = started_again(capture)
     for title in (
+        *(("start",) if again else ()),
         *("concur-\nrency", "requests", "tokens/s", "latency\np50 ms"),
         *("batch", "step ms", "accept\nlength", "graph"),
     ):
@@ -56,6 +59,7 @@ def _windows(capture: Capture) -> Table:
         if batch is not None:
             steps = (str(batch.batch_size), f"{batch.period_ms.mean:.2f}", accept_length(batch), graphs(batch))
         table.add_row(
+            *((str(window.repeat + 1),) if again else ()),
             "-" if window.concurrency is None else str(window.concurrency),
             str(len(window.requests)),
             "-" if window.throughput is None else f"{window.throughput:.1f}",
@@ -63,6 +67,11 @@ def _windows(capture: Capture) -> Table:
             *steps,
         )
     return table
+
+
+def started_again(capture: Capture) -> bool:
+    """Whether the server was started more than once."""
+    return any(window.repeat for window in capture.windows)
 
 
 def typical(window: Window) -> BatchStats | None:
@@ -123,6 +132,7 @@ def as_json(capture: Capture) -> dict[str, Any]:
         "ranks_seen": sum(rank.seen for rank in capture.instrumentation.ranks),
         "windows": [
             {
+                "start": window.repeat + 1,
                 "concurrency": window.concurrency,
                 "throughput_tokens_per_s": window.throughput,
                 "batches": [

@@ -97,6 +97,14 @@ def test_a_small_difference_in_every_one_of_three_starts() -> None:
     assert [one.problem.code for one in comparison.problems] == []
 
 
+def test_starts_that_differ() -> None:
+    turns = [capture("old", {1: decode(ms, sd=0.0)}, seed=1) for ms in (4.2, 5.6)]
+    old = merged(turns[0], turn(turns[1], 1))
+    [problem] = [one.problem for one in compare(old, capture("new", {1: decode(9.0)}, seed=2)).problems]
+    assert problem.code == "starts_differ"
+    assert problem.message == "old, batch 1: a step took 4.50 and 5.90 ms in the server's 2 starts"
+
+
 def turn(one: Capture, number: int) -> Capture:
     for window in one.windows:
         window.repeat = number
