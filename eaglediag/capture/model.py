@@ -30,7 +30,8 @@ Text = Annotated[str, Field(max_length=20_000)]
 Name = Annotated[str, Field(max_length=500)]
 Count = Annotated[int, Field(ge=0)]
 #: Seconds of Unix time, within what 63 bits of nanoseconds and every calendar can hold: before 2200.
-Moment = Annotated[float, Field(ge=0, lt=7.2e9)]
+MOMENTS_END = 7.2e9
+Moment = Annotated[float, Field(ge=0, lt=MOMENTS_END)]
 
 
 class Strict(BaseModel):

@@ -33,7 +33,7 @@ class Thing:
 
     def __eq__(self, other: object) -> Any:
         self.world.log.append(f"eq {id(self)}")
-        return self.true
+        return self
 
     __lt__ = __le__ = __eq__
     __hash__ = None  # type: ignore[assignment]

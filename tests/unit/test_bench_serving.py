@@ -93,6 +93,12 @@ def test_vllm_counts_the_runs_own_drafts(tmp_path: Path) -> None:
     assert capture.server.engine == "vllm"
 
 
+@pytest.mark.parametrize("date", ["99990101-000000", "00010101-000000", "20261329-000000", 20260102])
+def test_a_date_that_no_result_is_from(tmp_path: Path, date: object) -> None:
+    (window,) = imported(tmp_path, json.dumps({**RESULT, "date": date}), names=["bench.jsonl"]).windows
+    assert window.started == 0.0
+
+
 def test_the_printed_table(tmp_path: Path) -> None:
     table = (
         "============ Serving Benchmark Result ============\n"

@@ -208,6 +208,13 @@ def test_startup_timings() -> None:
     assert event.graphs == {"prefill": 0.0, "target_verify": 3.1, "draft_extend": 0.0}
 
 
+@pytest.mark.parametrize("year", ["0026", "1969", "2199", "9026"])
+def test_a_date_that_no_log_is_from_is_no_time(year: str) -> None:
+    event = one(f"[{year}-11-29 16:01:22 TP1] The server is fired up and ready to roll!")
+    assert isinstance(event, log.Ready)
+    assert event.stamp == log.Stamp(None, log.Rank(tp=1))
+
+
 def test_ready_disabled_and_trouble() -> None:
     assert isinstance(one("[2026-11-29 16:01:22] The server is fired up and ready to roll!"), log.Ready)
     disabled = one("[2026-11-29 16:01:22] Disable prefill CUDA graph because the capture size is not set")

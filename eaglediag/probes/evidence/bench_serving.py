@@ -6,7 +6,6 @@ once, so they cannot be compared with those of a server that does not speculate.
 
 from __future__ import annotations
 
-import calendar
 import json
 import re
 from pathlib import Path
@@ -17,6 +16,7 @@ from eaglediag.errors import UsageError
 from eaglediag.probes.evidence.evidence import Evidence, Fact, server_facts
 from eaglediag.probes.evidence.server_info import parse_server_info
 from eaglediag.probes.evidence.stream import whole
+from eaglediag.probes.evidence.unix_time import unix_time
 
 #: Ratios pasted into a result may differ by this from what their parts give.
 RATIO_TOLERANCE = 0.02
@@ -205,11 +205,7 @@ def _date(value: object) -> float:
     found = re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", value) if isinstance(value, str) else None
     if found is None:
         return 0.0
-    year, month, day, hour, minute, second = map(int, found.groups())
-    try:
-        return float(calendar.timegm((year, month, day, hour, minute, second)))
-    except ValueError:
-        return 0.0
+    return unix_time(*map(int, found.groups())) or 0.0
 
 
 def _number(value: object) -> float | None:

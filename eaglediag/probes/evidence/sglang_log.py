@@ -16,7 +16,6 @@ A line that two writers tore or glued together yields what can be read of it, an
 
 from __future__ import annotations
 
-import calendar
 import re
 from functools import lru_cache
 from typing import Final
@@ -44,6 +43,7 @@ from eaglediag.probes.evidence.sglang_events import (
     WeightsLoaded,
     WeightsLoading,
 )
+from eaglediag.probes.evidence.unix_time import unix_time
 
 __all__ = [
     "CaptureBegin",
@@ -219,14 +219,10 @@ def _stamp(text: str) -> Stamp:
     found = _STAMP.match(text)
     if found is None:
         return Stamp(None, Rank())
-    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
     ranks = {name: int(number) for name, number in re.findall(r"([A-Z_]+)(\d+)", found.group(8))}
     rank = Rank(ranks.get("DP", 0), ranks.get("TP", 0), ranks.get("PP", 0))
-    try:
-        time = calendar.timegm((year, month, day, hour, minute, second)) + int(found.group(7) or 0) / 1000
-    except ValueError:
-        return Stamp(None, rank)
-    return Stamp(time, rank)
+    time = unix_time(*(int(part) for part in found.groups()[:6]))
+    return Stamp(None if time is None else time + int(found.group(7) or 0) / 1000, rank)
 
 
 _WRITERS: Final = (

@@ -13,12 +13,12 @@ per-position rates, which are unconditional and so add up to accepted / drafts.
 from __future__ import annotations
 
 import ast
-import calendar
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eaglediag.probes.evidence.sglang_args import _OBJECT, REDACTED
+from eaglediag.probes.evidence.unix_time import unix_time
 
 MARK = re.compile(
     r"SpecDecoding metrics:|Avg generation throughput:|LLM engine \(v|non-default args:|API server version|"
@@ -180,11 +180,7 @@ def stamp(line: str) -> float | None:
     found = _STAMP.search(line)
     if found is None:
         return None
-    month, day, hour, minute, second = map(int, found.groups())
-    try:
-        return float(calendar.timegm((1970, month, day, hour, minute, second)))
-    except ValueError:
-        return None
+    return unix_time(1970, *map(int, found.groups()))
 
 
 def _arguments(text: str) -> dict[str, object]:

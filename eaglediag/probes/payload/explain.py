@@ -54,7 +54,10 @@ class Path:
 
 
 class Node:
-    """An expression whose value stands in `slot`, made of `parts`. Also the leaf for whatever is not taken apart."""
+    """An expression whose value stands in `slot`, made of `parts`. Also the leaf for whatever is not taken apart.
+
+    A `slot` may be empty where the parts tell the value.
+    """
 
     def __init__(self, tree: ast.AST, slot: str = "", parts: tuple[Node, ...] = ()) -> None:
         self.tree = tree
@@ -75,6 +78,11 @@ class Node:
 
     #: The value of the whole says nothing that its parts do not say.
     compound = False
+
+    @property
+    def first_slot(self) -> str:
+        """A local that holds a value as soon as this is being evaluated."""
+        return self.slot or self.parts[0].first_slot
 
     def value(self, env: Env) -> Any:
         return env.get(self.slot, MISSING)
@@ -250,6 +258,14 @@ class Both(Node):
 
     compound = True
 
+    def value(self, env: Env) -> Any:
+        if self.slot:
+            return super().value(env)
+        return next((part.value(env) for part in reversed(self.parts) if part.evaluated(env)), MISSING)
+
+    def evaluated(self, env: Env) -> bool:
+        return super().evaluated(env) if self.slot else self.parts[0].evaluated(env)
+
     def truth(self, env: Env, path: Path) -> bool | None:
         last = self.parts[-1]
         return last.truth(env, path) if last.evaluated(env) else (False if self.parts[0].evaluated(env) else None)
@@ -294,7 +310,13 @@ class Either(Both):
 class Not(Node):
     compound = True
 
+    def evaluated(self, env: Env) -> bool:
+        return super().evaluated(env) if self.slot else self.parts[0].evaluated(env)
+
     def truth(self, env: Env, path: Path) -> bool | None:
+        if not self.slot:
+            known = self.parts[0].truth(env, path)
+            return None if known is None else not known
         value = self.value(env)
         return None if value is MISSING else bool(value)
 

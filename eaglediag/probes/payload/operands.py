@@ -2,6 +2,10 @@
 
 `a.b <= c` becomes `(@3 := (@1 := a.b) <= (@2 := c))`: the same things are evaluated once, in the same order, with the
 same short circuits. What is not taken apart is kept as a whole.
+
+An operand is asked for its truth as often as before, too: to ask a tensor means to wait for the device. CPython jumps
+out of the middle of `if (a or b) and c`, so that each operand is asked once. Kept as a whole, `a or b` would be a value
+to be asked again; so what an `if` or a boolean operator asks is not kept where its operands say all there is to know.
 """
 
 from __future__ import annotations
@@ -39,6 +43,12 @@ class Operands:
         self.nodes[tree] = node
         return new, node
 
+    def traced_test(self, tree: ast.expr) -> tuple[ast.expr, Node]:
+        """The same for an expression that only its truth is asked of."""
+        new, node = self._asked_at_once(tree, jumping=True)
+        self.nodes[tree] = node
+        return new, node
+
     def _expression(self, tree: ast.expr, force: bool = False) -> tuple[ast.expr, Node]:
         if isinstance(tree, ast.Constant):
             slot = self._slot() if force else ""
@@ -66,10 +76,44 @@ class Operands:
         value, node = self._expression(tree.value)
         return self._finish(tree, operations.Attribute, [node], value=value)
 
+    def _asked_at_once(self, tree: ast.expr, jumping: bool) -> tuple[ast.expr, Node]:
+        """An operand of a boolean operator or, with `jumping`, of an `if`: its own operands are kept, not the whole."""
+        if isinstance(tree, ast.BoolOp):
+            values, nodes = self._operands(tree, jumping)
+            return copied(tree, values=values), _kind(tree)(tree, "", tuple(nodes))
+        if isinstance(tree, ast.IfExp):
+            test, tested = self._asked_at_once(tree.test, jumping=True)
+            body, first = self._asked_at_once(tree.body, jumping)
+            orelse, second = self._asked_at_once(tree.orelse, jumping)
+            new = copied(tree, test=test, body=body, orelse=orelse)
+            return new, operations.Choice(tree, "", (tested, first, second))
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not) and jumping and _jumps(tree.operand):
+            operand, node = self._asked_at_once(tree.operand, jumping)
+            return copied(tree, operand=operand), explain.Not(tree, "", (node,))
+        if isinstance(tree, ast.Compare) and jumping and len(tree.ops) > 1:
+            return self._links(tree)
+        return self._expression(tree, force=True)
+
+    def _operands(self, tree: ast.BoolOp, jumping: bool) -> tuple[list[ast.expr], list[Node]]:
+        pairs = [self._asked_at_once(value, jumping) for value in tree.values]
+        return [new for new, _ in pairs], [node for _, node in pairs]
+
+    def _links(self, tree: ast.Compare) -> tuple[ast.expr, Node]:
+        """`a < b < c` as `a < b and b < c`, every operand evaluated once."""
+        (left, *rest), nodes = self._each([tree.left, *tree.comparators], force=True)
+        links: list[ast.expr] = []
+        slots = []
+        for operator, right, node in zip(tree.ops, rest, nodes[1:], strict=True):
+            slots.append(self._slot())
+            link = ast.copy_location(ast.Compare(left, [operator], [right]), tree)
+            links.append(self._keep(link, slots[-1]))
+            left = ast.copy_location(ast.Name(node.slot, ast.Load()), tree)
+        chain = operations.Chain(tree, tuple(slots), tuple(nodes))
+        return ast.copy_location(ast.BoolOp(ast.And(), links), tree), chain
+
     def _boolop(self, tree: ast.BoolOp) -> tuple[ast.expr, Node]:
-        values, nodes = self._each(tree.values, force=True)
-        kind = explain.Both if isinstance(tree.op, ast.And) else explain.Either
-        return self._finish(tree, kind, nodes, values=values)
+        values, nodes = self._operands(tree, jumping=False)
+        return self._finish(tree, _kind(tree), nodes, values=values)
 
     def _unaryop(self, tree: ast.UnaryOp) -> tuple[ast.expr, Node]:
         operand, node = self._expression(tree.operand)
@@ -85,7 +129,7 @@ class Operands:
         return self._finish(tree, operations.Compare, nodes, left=left, comparators=rest)
 
     def _ifexp(self, tree: ast.IfExp) -> tuple[ast.expr, Node]:
-        test, tested = self._expression(tree.test)
+        test, tested = self._asked_at_once(tree.test, jumping=True)
         (body, orelse), nodes = self._each([tree.body, tree.orelse], force=True)
         return self._finish(tree, operations.Choice, [tested, *nodes], test=test, body=body, orelse=orelse)
 
@@ -197,6 +241,17 @@ class Operands:
 
     def _keep(self, tree: ast.expr, slot: str) -> ast.expr:
         return ast.copy_location(ast.NamedExpr(ast.copy_location(ast.Name(slot, ast.Store()), tree), tree), tree)
+
+
+def _kind(tree: ast.BoolOp) -> type[explain.Both]:
+    return explain.Both if isinstance(tree.op, ast.And) else explain.Either
+
+
+def _jumps(tree: ast.expr) -> bool:
+    """Whether code that asks for the truth of this jumps out of the middle of it."""
+    while isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
+        tree = tree.operand
+    return isinstance(tree, (ast.BoolOp, ast.IfExp)) or (isinstance(tree, ast.Compare) and len(tree.ops) > 1)
 
 
 def _is_super(tree: ast.expr) -> bool:

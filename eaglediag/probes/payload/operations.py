@@ -35,10 +35,31 @@ class Compare(Node):
         super().collect(env, into)
 
 
+class Chain(Compare):
+    """A chain of comparisons whose links are kept in `links`, and not the whole."""
+
+    def __init__(self, tree: ast.Compare, links: tuple[str, ...], parts: tuple[Node, ...]) -> None:
+        super().__init__(tree, "", parts)
+        self.links = links
+
+    def value(self, env: Env) -> Any:
+        values = (env.get(link, MISSING) for link in reversed(self.links))
+        return next((value for value in values if value is not MISSING), MISSING)
+
+
 class Choice(Node):
     """`a if test else b`; parts are test, a, b."""
 
     compound = True
+
+    def value(self, env: Env) -> Any:
+        if self.slot:
+            return super().value(env)
+        chosen = self.chosen(env)
+        return MISSING if chosen is None else chosen.value(env)
+
+    def evaluated(self, env: Env) -> bool:
+        return super().evaluated(env) if self.slot else self.parts[0].evaluated(env)
 
     def chosen(self, env: Env) -> Node | None:
         return next((part for part in self.parts[1:] if part.evaluated(env)), None)

@@ -154,7 +154,7 @@ class Rewriter(Operands):
         self.loop_nodes = (*outer, statement)
         test = None
         if isinstance(statement, ast.While) and statement.test in self.survey.expressions:
-            test, _ = self.traced(statement.test)
+            test, _ = self.traced_test(statement.test)
         body = self.block(statement.body)
         slots = self.loops.pop()
         self.loop_nodes = outer
@@ -265,7 +265,7 @@ class Rewriter(Operands):
     def _if(self, statement: ast.If) -> list[ast.stmt]:
         test = statement.test
         if test in self.survey.expressions:
-            test, _ = self.traced(test)
+            test, _ = self.traced_test(test)
         body, orelse = self.block(statement.body), self.block(statement.orelse)
         for decision in self.by_statement.get(id(statement), ()):
             told = self._tell(decision)
@@ -285,7 +285,7 @@ class Rewriter(Operands):
             (node,) = node.parts
         if type(node) is not explain.Both:
             return ""
-        return next((part.slot for part in node.parts if decision.receiver in part.text), "")
+        return next((part.first_slot for part in node.parts if decision.receiver in part.text), "")
 
     def _values(self) -> ast.expr:
         """All such locals, in their order: filled in when the last one is known."""
