@@ -29,8 +29,8 @@ MANY_PASSES = 200
 SLOW_START = 0.10
 #: Fewer blocks than this do not show a change of pace.
 MANY_BLOCKS = 8
-#: Two starts of one server differed by 2.3 % on H200s, with nothing on record changed (benchmarks/results, `alone` and
-#: `overhead`): what is below about twice that may be no difference between the arms.
+#: A server started again may differ from itself. One on another GPU of the same kind did, by 2.3 % with intervals of
+#: 0.1 % (benchmarks/results, `alone` and `overhead`): what is below twice that may be no difference between the arms.
 BETWEEN_STARTS = 0.05
 #: A pace that changes by more than this, and of whose variation two levels leave less than that unexplained, has
 #: shifted; one whose fastest and slowest tenths are further apart than the last, as a share of the middle, is unsteady.

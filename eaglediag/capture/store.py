@@ -59,6 +59,23 @@ def read(path: Path) -> Capture:
     return parse(text, str(path))
 
 
+def read_pair(first: Path, second: Path) -> tuple[Capture, Capture]:
+    """Read two captures to be set side by side. Arms of one name are named by what tells their files apart.
+
+    `old.json` and `new.json` are `old` and `new`; `monday/eagle.json` and `friday/eagle.json` keep their folders.
+    Raises CaptureError.
+    """
+    one, other = read(first), read(second)
+    if one.arm != other.arm:
+        return one, other
+    paths = [path.resolve().with_name(path.name.removesuffix(".json")).parts for path in (first, second)]
+    for last, (mine, theirs) in enumerate(zip(*map(reversed, paths), strict=False)):
+        if mine != theirs:
+            names = [mine, theirs] if last == 0 else [f"{mine}/{paths[0][-1]}", f"{theirs}/{paths[1][-1]}"]
+            return one.model_copy(update={"arm": names[0]}), other.model_copy(update={"arm": names[1]})
+    return one, other
+
+
 def parse(text: bytes, name: str) -> Capture:
     """Validate a capture's bytes; `name` is what messages call it. Raises CaptureError."""
     try:

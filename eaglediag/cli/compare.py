@@ -35,7 +35,7 @@ def compare(
     from eaglediag.analysis.comparison import compare as compared
     from eaglediag.capture import store
 
-    result = compared(store.read(baseline), store.read(candidate))
+    result = compared(*store.read_pair(baseline, candidate))
     if as_json:
         from eaglediag.reports import results_json
 

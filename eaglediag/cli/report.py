@@ -68,7 +68,7 @@ def _read(paths: list[Path]) -> tuple[list[Capture], Comparison | None]:
     from eaglediag.analysis.comparison import compare
     from eaglediag.capture import store
 
-    read = [store.read(path) for path in paths]
+    read = list(store.read_pair(*paths)) if len(paths) == 2 else [store.read(path) for path in paths]
     return read, compare(*read) if len(read) == 2 else None
 
 

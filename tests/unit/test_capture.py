@@ -31,6 +31,33 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("files", "arms"),
+    [
+        (("old.json", "new.json"), ("old", "new")),
+        (("monday/eagle.json", "friday/eagle.json"), ("monday/eagle", "friday/eagle")),
+        (("a/x/eagle.json", "b/x/eagle.json"), ("a/eagle", "b/eagle")),
+        (("eagle.json", "eagle.json"), ("eagle", "eagle")),
+        (("eagle.json", "later/eagle.json"), (None, "later/eagle")),
+    ],
+)
+def test_arms_of_one_name_are_told_apart_by_their_files(
+    tmp_path: Path, files: tuple[str, str], arms: tuple[str | None, str]
+) -> None:
+    paths = [tmp_path / file for file in files]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.write(small(), path)
+    found = [capture.arm for capture in store.read_pair(*paths)]
+    assert found == [arms[0] or f"{tmp_path.name}/eagle", arms[1]]
+
+
+def test_arms_of_two_names_keep_them(tmp_path: Path) -> None:
+    store.write(small(), tmp_path / "a.json")
+    store.write(small().model_copy(update={"arm": "baseline"}), tmp_path / "b.json")
+    assert [one.arm for one in store.read_pair(tmp_path / "a.json", tmp_path / "b.json")] == ["eagle", "baseline"]
+
+
 def test_a_written_capture_has_the_permissions_of_any_output(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -112,6 +112,16 @@ def test_hardware_and_company() -> None:
     }
 
 
+def test_another_gpu_of_the_same_kind() -> None:
+    baseline, eagle = pair()
+    baseline.hosts[0].gpus[0].uuid = "GPU-006b29f7-d1c5"
+    assert "physical GPU" not in grades(baseline, eagle)
+    eagle.hosts[0].gpus[0].uuid = "GPU-8b7fe9f7-0aa1"
+    [one] = comparability(baseline, eagle).differences
+    assert (one.what, one.baseline, one.candidate) == ("physical GPU", "GPU-006b29f7", "GPU-8b7fe9f7")
+    assert one.grade == "harmless"
+
+
 def test_hours_apart_without_clocks() -> None:
     baseline, eagle = pair()
     for arm in (baseline, eagle):

@@ -222,6 +222,14 @@ def test_nothing_on_record_changed() -> None:
     assert "the machine's state may have changed" in finding.advice
 
 
+def test_nothing_changed_but_which_gpu_it_was() -> None:
+    old, new = capture("old", {1: decode(12)}, seed=1), capture("new", {1: decode(14)}, seed=2)
+    old.hosts[0].gpus[0].uuid, new.hosts[0].gpus[0].uuid = "GPU-006b29f7-d1c5", "GPU-8b7fe9f7-0aa1"
+    [finding] = compare(old, new).findings
+    assert "first to blame: physical GPU" in finding.what
+    assert (finding.sure, finding.advice) == ("possible", "measure both with the same physical GPU")
+
+
 def test_one_condition_that_denies_several_phases_in_both_arms_is_one_finding() -> None:
     eager = {"draft": False, "verify": False, "draft_extend": False}
     baseline = capture(

@@ -25,6 +25,11 @@ CLOCK_DOUBTFUL, CLOCK_FORBIDS = 0.02, 0.05
 #: A reason present in this much more of one arm's samples counts.
 REASON_SHARE = 0.10
 WARMER_C = 10.0
+#: Which of several GPUs of one kind ran an arm. Two H200s at the same clock took 4.49 and 4.59 ms for the same step
+#: (benchmarks/results, `alone` and `overhead`).
+PHYSICAL = "physical GPU"
+#: Of a UUID, what tells one from another to a reader: `GPU-` and eight digits.
+LONG_ENOUGH = 12
 
 
 def gpu_differences(baseline: Capture, candidate: Capture) -> tuple[list[Difference], list[str]]:
@@ -81,6 +86,11 @@ def _hardware(one: Sequence[Gpu], other: Sequence[Gpu]) -> Iterator[Difference]:
     for what, mine, theirs, grade, why in compared:
         if mine and theirs and mine != theirs:
             yield Difference(what, ", ".join(map(str, mine)), ", ".join(map(str, theirs)), grade, why)
+    units = [sorted({gpu.uuid[:LONG_ENOUGH] for gpu in gpus if gpu.uuid}) for gpus in (one, other)]
+    if all(units) and units[0] != units[1]:
+        yield Difference(
+            PHYSICAL, ", ".join(units[0]), ", ".join(units[1]), "harmless", "two of one kind differ by a percent or two"
+        )
     company = [[process for gpu in gpus for process in gpu.processes if not process.ours] for gpus in (one, other)]
     if any(company):
         counts = [f"{len(processes)} other processes" for processes in company]
