@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from eaglediag.analysis import breakeven
 from eaglediag.analysis.breakeven import BreakEven
 from eaglediag.analysis.measured import Arm, BatchCost, LoadCost
-from eaglediag.analysis.statistics import Estimate, estimate
+from eaglediag.analysis.statistics import MIN_TURNS, Estimate, estimate
 from eaglediag.capture.model import Speculation
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ Outcome = Literal["better", "worse", "equal", "inconclusive", "not_comparable"]
 
 #: Speed-ups within this of 1 are called equal.
 TOLERANCE = 0.02
+#: A server started again may differ from itself. One on another GPU of the same kind did, by 2.3 % with intervals of
+#: 0.1 % (benchmarks/results, `alone` and `overhead`): what is below twice that may be no difference between the arms.
+BETWEEN_STARTS = 0.05
 #: A batch size needs this many steps in both arms to get a row.
 MIN_STEPS = 30
 
@@ -45,6 +48,11 @@ class Row:
     def decisive(self) -> Estimate:
         """The speed-up that the outcome rests on: by blocks of steps, or by requests when there are too few blocks."""
         return self.seen if self.speedup.interval is None and self.seen is not None else self.speedup
+
+    @property
+    def few_starts(self) -> bool:
+        """Whether an arm was started too few times to show what differs between starts."""
+        return min(self.baseline.resampled.starts, self.candidate.resampled.starts) < MIN_TURNS
 
     @property
     def reconciliation(self) -> float | None:

@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.figures import interval, number, percent
 from eaglediag.analysis.measured import BatchCost
-from eaglediag.analysis.pairing import Row
+from eaglediag.analysis.pairing import BETWEEN_STARTS, Row
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
-from eaglediag.analysis.statistics import Estimate, estimate
+from eaglediag.analysis.statistics import MIN_TURNS, Estimate, estimate
 from eaglediag.capture.model import Capture, Phase
 from eaglediag.errors import UsageError
 
@@ -182,6 +182,16 @@ def _judge(
     return Gate(name, status, asked, interval(value), detail)
 
 
+def _between_starts(gate: Gate, row: Row | None, ratio: Estimate | None, limit: float) -> Gate:
+    """The gate, with a warning where another start of the server might have answered otherwise."""
+    if gate.status == "inconclusive" or row is None or ratio is None or not row.few_starts:
+        return gate
+    if abs(ratio.value - limit) >= BETWEEN_STARTS * limit:
+        return gate
+    warning = f"closer to the limit than two starts of one server may be to each other: probe with --repeat {MIN_TURNS}"
+    return replace(gate, detail="; ".join(filter(None, (gate.detail, warning))))
+
+
 def _comparable(policy: Policy, against: Comparison, previous: Comparison | None) -> Iterator[Gate]:
     if not policy.require_comparable:
         return
@@ -218,7 +228,8 @@ def _rows(policy: Policy, against: Comparison) -> Iterator[Gate]:
         if policy.minimum_speedup is not None:
             speedup = row.speedup if row else load.speedup if load else None
             asked = f"≥ {number(policy.minimum_speedup)} ×"
-            yield _judge(f"speed-up {where}", speedup, asked, least=policy.minimum_speedup)
+            gate = _judge(f"speed-up {where}", speedup, asked, least=policy.minimum_speedup)
+            yield _between_starts(gate, row, speedup, policy.minimum_speedup)
         if policy.maximum_break_even is not None:
             length = row.break_even_length if row else None
             asked = f"≤ {number(policy.maximum_break_even)} tokens"
@@ -235,7 +246,8 @@ def _regressions(policy: Policy, previous: Comparison) -> Iterator[Gate]:
         for phase, limit in policy.maximum_regression.items():
             ratio = _ratio(rows[size], phase, 1 + limit) if size in rows else None
             name = "step" if phase == "step" else PHASE_NAMES[phase]  # type: ignore[index]
-            yield _judge(f"{name} time at batch {size}, new / old", ratio, f"≤ {number(1 + limit)} ×", most=1 + limit)
+            gate = _judge(f"{name} time at batch {size}, new / old", ratio, f"≤ {number(1 + limit)} ×", most=1 + limit)
+            yield _between_starts(gate, rows.get(size), ratio, 1 + limit)
 
 
 def _ratio(row: Row, phase: str, limit: float) -> Estimate | None:

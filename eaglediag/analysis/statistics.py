@@ -75,6 +75,11 @@ class Resampled:
     sums: Draws
     draws: Draws
 
+    @property
+    def starts(self) -> int:
+        """How many starts of the server the blocks are of."""
+        return len(np.unique(self.turns))
+
 
 def resample(
     columns: Mapping[str, Sequence[float]],

@@ -11,7 +11,7 @@ import numpy as np
 from eaglediag.analysis.figures import listed, number, percent
 from eaglediag.analysis.graph_price import EAGER
 from eaglediag.analysis.measured import BatchCost
-from eaglediag.analysis.pairing import Row
+from eaglediag.analysis.pairing import BETWEEN_STARTS, Row
 from eaglediag.analysis.statistics import MIN_TURNS
 from eaglediag.capture.model import Capture, Problem
 
@@ -29,9 +29,6 @@ MANY_PASSES = 200
 SLOW_START = 0.10
 #: Fewer blocks than this do not show a change of pace.
 MANY_BLOCKS = 8
-#: A server started again may differ from itself. One on another GPU of the same kind did, by 2.3 % with intervals of
-#: 0.1 % (benchmarks/results, `alone` and `overhead`): what is below twice that may be no difference between the arms.
-BETWEEN_STARTS = 0.05
 #: A pace that changes by more than this, and of whose variation two levels leave less than that unexplained, has
 #: shifted; one whose fastest and slowest tenths are further apart than the last, as a share of the middle, is unsteady.
 SHIFT, UNEXPLAINED, UNSTEADY = 0.10, 0.15, 0.25
@@ -145,13 +142,12 @@ def _unsteady(row: Row, which: Literal["baseline", "candidate"], name: str) -> I
 def _one_start(rows: Sequence[Row]) -> Iterator[Problem]:
     """A small difference, certain as far as blocks tell, between servers that were hardly started more than once."""
     for row in rows:
-        starts = min(len(_starts(cost)) for cost in (row.baseline, row.candidate))
         change = abs(row.decisive.value - 1)
-        if row.outcome in ("better", "worse") and change < BETWEEN_STARTS and starts < MIN_TURNS:
+        if row.outcome in ("better", "worse") and change < BETWEEN_STARTS and row.few_starts:
             yield Problem(
                 code="few_starts",
                 message=f"batch {row.batch_size}: {percent(change)} is no more than two starts of the same server may "
-                f"differ by, and an arm was started {'once' if starts == 1 else 'twice'}",
+                f"differ by, and an arm was started fewer than {MIN_TURNS} times",
                 advice=f"probe both with --repeat {MIN_TURNS}: from {MIN_TURNS} starts on, intervals hold what differs "
                 "between them",
             )

@@ -54,6 +54,18 @@ def test_only_a_regression_that_the_data_support_fails(verify: float, expected: 
     assert status(check, "draft-extend time at batch 1") == "pass"
 
 
+@pytest.mark.parametrize(("limit", "warned"), [(0.2, False), (0.03, True), (0.0, True)])
+def test_a_limit_as_close_as_two_starts_are_to_each_other(limit: float, warned: bool) -> None:
+    baseline, previous = winning()
+    eagle = capture("eagle", {1: cycle(14.1, accept_length=2.4, sd=0.001)}, seed=7)
+    for batch in previous.windows[0].ranks[0].batches:
+        batch.blocks.period_ms = [16 * steps for steps in batch.blocks.steps]
+    check = ask(Policy(maximum_regression={"step": limit}), baseline, eagle, previous)
+    [gate] = [gate for gate in check.gates if gate.name.startswith("step time")]
+    assert gate.status == ("fail" if limit == 0.0 else "pass")
+    assert ("probe with --repeat 3" in gate.detail) is warned
+
+
 def test_a_regression_needs_a_previous_capture() -> None:
     with pytest.raises(UsageError, match="--previous"):
         ask(Policy(maximum_regression={"step": 0.05}), *winning())
