@@ -88,8 +88,10 @@ def _summed(parcel: Parcel) -> tuple[str, dict[int, Bucket]]:
 def _coarse(fine: Mapping[int, Bucket], width_s: float, *, ranges: bool, method: str) -> Series:
     if not fine:
         return Series((), width_s, ranges, method)
-    span = max(fine) - min(fine) + 1
-    factor = max(1, -(-span // MAX_POINTS))
+    # While a server is started anew there are no steps, and such pauses need no points.
+    factor = -(-len(fine) // MAX_POINTS)
+    while len({place // factor for place in fine}) > MAX_POINTS:
+        factor += max(1, factor // 8)
     coarse: dict[int, Bucket] = defaultdict(Bucket)
     for place, bucket in fine.items():
         coarse[place // factor].add(bucket)

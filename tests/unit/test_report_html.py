@@ -17,6 +17,7 @@ from eaglediag.analysis.comparison import compare
 from eaglediag.analysis.measured import measure
 from eaglediag.capture import store
 from eaglediag.capture.model import Blocks, Capture, Window
+from eaglediag.probes.turns import merged
 from eaglediag.reports import html, step_series
 from eaglediag.reports.html import acceptance, batches, cycle, drawing, timeline
 from eaglediag.reports.html.figure import Figure, Material, Side
@@ -204,6 +205,24 @@ def test_clocks_and_reasons_share_the_axis_and_may_be_missing() -> None:
     without = figures(capture("baseline", {1: decode(4.2)}), eagle)["timeline0"]
     assert "MHz" not in without.wide
     assert "was not sampled" in without.measured
+
+
+def test_the_axis_leaves_out_the_pauses_between_starts() -> None:
+    first, second = (capture("baseline", {1: decode(ms)}, seed=1) for ms in (4.2, 5.6))
+    [window] = second.windows
+    later = 600.0
+    window.repeat, window.id, window.started = 1, "c1-r1", window.started + later
+    blocks = window.ranks[0].batches[0].blocks
+    blocks.t = [t + later for t in blocks.t]
+    second.hosts[0].gpus[0].series.t = [t + later for t in second.hosts[0].gpus[0].series.t]
+    [one] = [figure for figure in figures(merged(first, second)).values() if figure.name == "timeline0"]
+    assert one.wide.count(">start 1<") == one.wide.count(">start 2<") == 1
+    assert "without the pauses between starts" in one.wide
+    assert one.wide.count('class="line line0 key0"') == 2  # nothing is drawn from one start to the other
+    times = [float(row[0]) for row in one.table.rows]
+    assert times == sorted(times)
+    assert times[-1] < 60
+    assert all(row[4] == "1980 to 1980" for row in one.table.rows)
 
 
 def test_raw_steps_beside_the_capture_are_used(tmp_path: Path) -> None:

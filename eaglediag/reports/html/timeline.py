@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -25,6 +28,8 @@ REASONS = {
     0x80: "power brake",
 }
 MOST_POINTS = 240
+#: What is drawn of a pause between two starts of the server, as a share of the time measured.
+PAUSE = 0.04
 #: A table has room for so many lines.
 MOST_LINES = 120
 
@@ -33,22 +38,23 @@ def figure(side: Side, number_: int) -> Figure | None:
     """The figure of one arm, or None when it recorded no steps over time."""
     if not side.series.buckets:
         return None
-    capture, series = side.capture, side.series
-    origin = min([series.buckets[0][0], *(window.started for window in capture.windows if window.ranks)])
+    capture = side.capture
+    axis = _Axis(side.series, capture.windows)
+    series = replace(side.series, buckets=tuple((axis(t), bucket) for t, bucket in side.series.buckets))
+    starts = [axis.start(t) for t, _ in side.series.buckets]
     gpus = [gpu.series for host in capture.hosts for gpu in host.gpus if gpu.series.t]
-    end = max(series.buckets[-1][0] + series.width_s, *(w.started + w.duration_s for w in capture.windows)) - origin
-    samples = list(_samples(gpus, origin, end))
+    samples = list(_samples(gpus, axis))
     said = _said(series, samples, len(gpus))
 
     def draw(name: str, width: float) -> Markup:
-        return _picture(name, width, capture.windows, series, samples, origin, end, said)
+        return _picture(name, width, capture.windows, series, starts, samples, axis, said)
 
     return Figure(
         name=f"timeline{number_}",
         title=f"{capture.arm}: steps over time" + (", and the GPUs" if samples else ""),
         says=f"{said}.",
         draw=draw,
-        table=_table(series, samples, origin),
+        table=_table(series, samples),
         measured=(
             f"Mean period of the steps that began in each {series.width_s:g} s, all ranks and batch sizes together: "
             f"{METHODS.get(series.method, 'not known')}"
@@ -62,6 +68,46 @@ def figure(side: Side, number_: int) -> Figure | None:
             *((("line line1 key1", "SM clock, mean of the GPUs"), ("line line2 key2", "power")) if samples else ()),
         ),
     )
+
+
+class _Axis:
+    """Seconds from the first window. Of the pauses in which the server was started anew, next to nothing is drawn."""
+
+    def __init__(self, series: Series, windows: Sequence[Window]) -> None:
+        by_start: dict[int, list[Window]] = {}
+        for window in windows:
+            if window.ranks:
+                by_start.setdefault(window.repeat, []).append(window)
+        self.begins = sorted(min(one.started for one in found) for found in by_start.values()) or [math.inf]
+        # A bucket may begin before the window whose steps it holds.
+        self._slack = series.width_s
+        for t, _ in series.buckets:
+            start = self.start(t)
+            self.begins[start] = min(self.begins[start], t)
+        ends = list(self.begins)
+        for begin, length in (
+            *((window.started, window.duration_s) for window in windows if window.ranks),
+            *((t, series.width_s) for t, _ in series.buckets),
+        ):
+            start = self.start(begin)
+            ends[start] = max(ends[start], begin + length)
+        self.lengths = [end - begin for begin, end in zip(self.begins, ends, strict=True)]
+        self.pause = PAUSE * sum(self.lengths)
+        self.shown = [sum(self.lengths[:i]) + i * self.pause for i in range(len(self.lengths))]
+        self.end = self.shown[-1] + self.lengths[-1]
+
+    def __call__(self, t: float) -> float:
+        start = self.start(t)
+        return self.shown[start] + min(t - self.begins[start], self.lengths[start] + self.pause)
+
+    def holds(self, t: float) -> bool:
+        """Whether something was measured then, give or take a second."""
+        start = self.start(t)
+        return -1 <= t - self.begins[start] <= self.lengths[start] + 1
+
+    def start(self, t: float) -> int:
+        """Which start of the server it was, the first being 0."""
+        return max(0, bisect_right(self.begins, t + self._slack) - 1)
 
 
 class _Sample:
@@ -81,17 +127,18 @@ class _Sample:
         return ", ".join(name for bit, name in REASONS.items() if self.reasons & bit)
 
 
-def _samples(gpus: Sequence[GpuSeries], origin: float, end: float) -> Iterator[_Sample]:
+def _samples(gpus: Sequence[GpuSeries], axis: _Axis) -> Iterator[_Sample]:
     """The samples within the measurement, put together in as many stretches as can be drawn."""
-    width = max(end / MOST_POINTS, 1e-3)
+    width = max(axis.end / MOST_POINTS, 1e-3)
     rows = []
     for gpu in gpus:
         columns = (gpu.sm_mhz, gpu.power_w, gpu.reasons)
         filled = (column or [None] * len(gpu.t) for column in columns)
-        rows += [(t - origin, row) for t, *row in zip(gpu.t, *filled, strict=False) if -1 <= t - origin <= end + 1]
+        rows += [(axis(t), row) for t, *row in zip(gpu.t, *filled, strict=False) if axis.holds(t)]
     rows.sort(key=lambda row: row[0])
-    for place, members in groupby(rows, key=lambda row: row[0] // width):
-        yield _Sample(max(0.0, place * width), [row for _, row in members])
+    for _, members in groupby(rows, key=lambda row: row[0] // width):
+        found = list(members)
+        yield _Sample(max(0.0, found[0][0]), [row for _, row in found])
 
 
 def _said(series: Series, samples: Sequence[_Sample], gpus: int) -> str:
@@ -108,15 +155,15 @@ def _said(series: Series, samples: Sequence[_Sample], gpus: int) -> str:
     return said + (f", slowed by {', '.join(slowed)}" if slowed else ", never slowed")
 
 
-def _table(series: Series, samples: Sequence[_Sample], origin: float) -> Table:
+def _table(series: Series, samples: Sequence[_Sample]) -> Table:
     rows = []
     every = -(-len(series.buckets) // MOST_LINES)
     for i in range(0, len(series.buckets), every):
         whole = Bucket()
         for _, bucket in series.buckets[i : i + every]:
             whole.add(bucket)
-        at = series.buckets[i][0] - origin
-        last = series.buckets[min(i + every, len(series.buckets)) - 1][0] - origin + series.width_s
+        at = series.buckets[i][0]
+        last = series.buckets[min(i + every, len(series.buckets)) - 1][0] + series.width_s
         seen = [sample for sample in samples if at <= sample.at < last]
         mhz = [value for sample in seen for value in sample.mhz]
         watts = [value for sample in seen for value in sample.watts]
@@ -141,9 +188,9 @@ def _picture(
     width: float,
     windows: Sequence[Window],
     series: Series,
+    starts: Sequence[int],
     samples: Sequence[_Sample],
-    origin: float,
-    end: float,
+    axis: _Axis,
     said: str,
 ) -> Markup:
     reasons = [bit for bit in REASONS if any(sample.reasons & bit for sample in samples)]
@@ -151,19 +198,22 @@ def _picture(
     clocks = samples and any(sample.mhz for sample in samples)
     power = samples and any(sample.watts for sample in samples)
     height = bottom + 44 + (100 if clocks else 0) + (100 if power else 0) + (24 * len(reasons) + 12 if reasons else 0)
-    x = Scale(0.0, end, left, right)
+    x = Scale(0.0, axis.end, left, right)
     canvas = Canvas(name, width, height)
     floor = height - 44
     for i, window in enumerate(windows):
-        start = x(window.started - origin)
-        stop = x(window.started - origin + window.duration_s)
-        if window.started - origin > end or not window.ranks:
+        if not window.ranks or not axis.holds(window.started):
             continue
+        start = x(axis(window.started))
+        stop = x(axis(window.started) + window.duration_s)
         tip = f"window {window.id}, concurrency {window.concurrency}"
         canvas.rect(start, top, stop - start, floor - top, f"window{i % 2}", tip)
         if stop - start > 24:
             canvas.text((start + stop) / 2, top - 6, f"c{window.concurrency}", "note", "middle")
-    _steps(canvas, series, origin, x, top, bottom)
+    for number_, shown in enumerate(axis.shown if len(axis.shown) > 1 else (), start=1):
+        canvas.line((x(shown), top), (x(shown), floor), "grid", f"start {number_} of the server")
+        canvas.text(x(shown) + 3, top + 10, f"start {number_}", "note")
+    _steps(canvas, series, starts, x, top, bottom)
     at = bottom
     for there, i, title, pick in ((clocks, 1, "SM clock, MHz", "mhz"), (power, 2, "power a GPU, W", "watts")):
         if there:
@@ -174,17 +224,18 @@ def _picture(
         canvas.line((left, at + 26), (right, at + 26), "grid")
         _strip(canvas, samples, bit, x, at + 22)
         at += 24
-    canvas.x_axis(x, floor, "seconds from the first window")
+    pauses = ", without the pauses between starts" if len(axis.shown) > 1 else ""
+    canvas.x_axis(x, floor, f"seconds from the first window{pauses}")
     return canvas.svg("Steps over time", said)
 
 
-def _steps(canvas: Canvas, series: Series, origin: float, x: Scale, top: float, bottom: float) -> None:
+def _steps(canvas: Canvas, series: Series, starts: Sequence[int], x: Scale, top: float, bottom: float) -> None:
     highest = max(bucket.mean_ms for _, bucket in series.buckets)
     tallest = max(bucket.high_ms for _, bucket in series.buckets)
     y = Scale(0.0, min(tallest, 2.5 * highest) * 1.05, bottom, top)
     canvas.y_axis(y, x.start, x.end, "ms a step" + (f" (up to {number(tallest)})" if tallest > y.high else ""))
-    for run in _runs(series):
-        middle = [(x(t - origin + series.width_s / 2), bucket) for t, bucket in run]
+    for run in _runs(series, starts):
+        middle = [(x(t + series.width_s / 2), bucket) for t, bucket in run]
         if series.ranges:
             upper = [(at, y(bucket.high_ms)) for at, bucket in middle]
             lower = [(at, y(bucket.low_ms)) for at, bucket in middle]
@@ -193,18 +244,18 @@ def _steps(canvas: Canvas, series: Series, origin: float, x: Scale, top: float, 
         if len(middle) == 1:
             canvas.mark(middle[0][0], y(middle[0][1].mean_ms), 0, "key0 small", "")
     for t, bucket in series.buckets:
-        start = x(t - origin)
-        tip = f"{t - origin:.1f} s: {bucket.steps} steps, mean {number(bucket.mean_ms)} ms"
+        start = x(t)
+        tip = f"{t:.1f} s: {bucket.steps} steps, mean {number(bucket.mean_ms)} ms"
         if series.ranges:
             tip += f", {number(bucket.low_ms)} to {number(bucket.high_ms)}"
-        canvas.rect(start, top, x(t - origin + series.width_s) - start, bottom - top, "hover", tip)
+        canvas.rect(start, top, x(t + series.width_s) - start, bottom - top, "hover", tip)
 
 
-def _runs(series: Series) -> list[list[tuple[float, Bucket]]]:
-    """The buckets, broken where nothing was recorded."""
+def _runs(series: Series, starts: Sequence[int]) -> list[list[tuple[float, Bucket]]]:
+    """The buckets, broken where nothing was recorded and where the server was started anew."""
     runs = [[series.buckets[0]]]
-    for before, now in pairwise(series.buckets):
-        if now[0] - before[0] > 2.5 * series.width_s:
+    for (before, first), (now, second) in pairwise(zip(series.buckets, starts, strict=True)):
+        if second != first or now[0] - before[0] > 2.5 * series.width_s:
             runs.append([])
         runs[-1].append(now)
     return runs
