@@ -101,9 +101,9 @@ class _Axis:
         return self.shown[start] + min(t - self.begins[start], self.lengths[start] + self.pause)
 
     def holds(self, t: float) -> bool:
-        """Whether something was measured then, give or take a second."""
+        """Whether it lies between the first and the last thing measured of a start."""
         start = self.start(t)
-        return -1 <= t - self.begins[start] <= self.lengths[start] + 1
+        return 0 <= t - self.begins[start] <= self.lengths[start]
 
     def start(self, t: float) -> int:
         """Which start of the server it was, the first being 0."""
@@ -138,7 +138,7 @@ def _samples(gpus: Sequence[GpuSeries], axis: _Axis) -> Iterator[_Sample]:
     rows.sort(key=lambda row: row[0])
     for _, members in groupby(rows, key=lambda row: row[0] // width):
         found = list(members)
-        yield _Sample(max(0.0, found[0][0]), [row for _, row in found])
+        yield _Sample(found[0][0], [row for _, row in found])
 
 
 def _said(series: Series, samples: Sequence[_Sample], gpus: int) -> str:
