@@ -28,5 +28,8 @@ def main() -> None:
         return
     if "--debug" in sys.argv or os.environ.get("EAGLEDIAG_DEBUG"):
         print(trace, file=sys.stderr)
-    print(f"eaglediag: {message}", file=sys.stderr)
+    from eaglediag.reports.untrusted import printable
+
+    # It may hold a file's name, or the last words of a server.
+    print(f"eaglediag: {' '.join(printable(message).splitlines())}", file=sys.stderr)
     sys.exit(code)

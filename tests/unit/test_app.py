@@ -79,3 +79,11 @@ def test_errors_become_exit_codes(raised: BaseException, code: int, said: str, m
     debugged = eaglediag("--debug", "compare", "a", "b")
     assert debugged.code == code
     assert "Traceback" in debugged.err
+
+
+def test_an_error_is_one_line_without_escape_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: object) -> None:
+        raise HostError("it said \x1b[2J\nand\r\nmore\u202e", "look")
+
+    monkeypatch.setattr("eaglediag.capture.store.read", read)
+    assert eaglediag("compare", "a", "b").err == "eaglediag: it said \\x1b[2J and\\r more\\u202e; look\n"

@@ -318,7 +318,15 @@ def test_blocks_are_in_order_of_time() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "is empty"), ("nothing of use\n" * 100, "holds nothing that eaglediag can read"), ("\0\0\0", "is empty")],
+    [
+        ("", "is empty"),
+        ("nothing of use\n" * 100, "holds nothing that eaglediag can read"),
+        ("\0\0\0", "is empty"),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    x\nValueError: no such port: 65589\n',
+            "holds no measurement, but ValueError: no such port: 65589; the server did not come up",
+        ),
+    ],
 )
 def test_what_is_no_evidence_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -9,6 +9,7 @@ from typing import Literal
 
 from eaglediag.errors import UsageError
 from eaglediag.probes.evidence import bench_serving
+from eaglediag.probes.evidence.exceptions import OPENING, Exceptions
 from eaglediag.probes.evidence.stream import chunks, head
 
 Kind = Literal["sglang_log", "vllm_log", "benchmark", "server_info", "metrics", "chrome_trace"]
@@ -49,13 +50,20 @@ def recognise(path: Path) -> Kind:
         return "benchmark"
     if _METRICS.search(text) and not _LOGS.search(text):
         return "metrics"
-    searched = 0
+    searched, raised, exceptions = 0, "", Exceptions()
     for piece in chunks(path):
         if mark := _LOGS.search(piece):
             return "sglang_log" if mark.group("sglang") else "vllm_log"
+        if OPENING in piece or exceptions.cut_off:
+            raised = next(filter(None, map(exceptions.take, piece.split("\n"))), raised)
         searched += len(piece)
         if searched > SEARCHED:
             break
+    if raised:
+        raise UsageError(
+            f"{path} holds no measurement, but {raised[:300]}",
+            "the server did not come up: give a log of one that served",
+        )
     raise UsageError(
         f"{path} holds nothing that eaglediag can read",
         f"it reads: {', '.join(NAMES.values())}; a log must be at level info",
