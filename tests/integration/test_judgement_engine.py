@@ -83,7 +83,7 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
         captures = probe_arms(
             [host],
             [Arm(name, LaunchCommand.parse(launch), folder / f"{name}.json") for name, launch in launches.items()],
-            lambda arm, _: Plan(arm.launch, load, arm.name, ready_timeout_s=180.0, overhead_pairs=0),
+            lambda arm, turn: Plan(arm.launch, load, arm.name, ready_timeout_s=180.0, overhead_pairs=0, repeat=turn),
             2,
             keep_steps=False,
             progress=silent,
