@@ -179,7 +179,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _subject(base: Arm, other: Arm) -> str:
     subject = other.name if base.speculative == other.speculative else other.label
-    return subject[0].upper() + subject[1:]
+    # A folder's name is no word.
+    return subject if "/" in subject else subject[:1].upper() + subject[1:]
 
 
 def _compared(row: Row | Load) -> str:

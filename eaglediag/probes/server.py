@@ -87,11 +87,11 @@ class ServerLog:
 
     @property
     def why(self) -> str:
-        """What ended the server, as far as its log says. What comes first is often the cause of what comes last."""
+        """What ended the server, as far as its log says. What comes last is often a consequence of what came before."""
         if not self.trouble:
             return _last_words(list(self.lines))
-        first, last = self.trouble[0], self.trouble[-1]
-        return first if first == last else f"{first[:300]}; then {last[:300]}"
+        told = list(dict.fromkeys(self.trouble))
+        return "; then ".join(one[:300] for one in (told if len(told) < 3 else [*told[:2], told[-1]]))
 
 
 class Server:

@@ -149,6 +149,13 @@ def test_why_a_server_ended_by_a_consequence() -> None:
     assert log.why == "torch.OutOfMemoryError: CUDA out of memory; then EOFError"
 
 
+def test_why_a_server_ended_among_many_exceptions() -> None:
+    text = "".join(
+        f"{OPENING}\n{FRAMES}{one}\n" for one in ["ImportError: a", "OSError: b", "C1Error", "OSError: b", "EOFError"]
+    )
+    assert server_log(text, False).why == "ImportError: a; then OSError: b; then EOFError"
+
+
 def test_why_a_server_ended_without_a_traceback() -> None:
     assert server_log("warming up\nlaunch_server.py: error: unrecognized arguments: --x\nbye\n", False).why == (
         "launch_server.py: error: unrecognized arguments: --x"
