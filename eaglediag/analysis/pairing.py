@@ -52,7 +52,7 @@ class Row:
     @property
     def few_starts(self) -> bool:
         """Whether an arm was started too few times to show what differs between starts."""
-        return min(self.baseline.resampled.starts, self.candidate.resampled.starts) < MIN_TURNS
+        return min(len(cost.resampled.starts) for cost in (self.baseline, self.candidate)) < MIN_TURNS
 
     @property
     def reconciliation(self) -> float | None:

@@ -76,9 +76,15 @@ class Resampled:
     draws: Draws
 
     @property
-    def starts(self) -> int:
-        """How many starts of the server the blocks are of."""
-        return len(np.unique(self.turns))
+    def starts(self) -> list[int]:
+        """The turns in which something was measured."""
+        return [int(turn) for turn in np.unique(self.turns)]
+
+    def by_start(self, starts: Sequence[int]) -> Draws:
+        """The sums of each of these turns."""
+        return {
+            name: np.array([one[self.turns == turn].sum() for turn in starts]) for name, one in self.columns.items()
+        }
 
 
 def resample(
@@ -154,16 +160,11 @@ def _by_turn(
     """The interval by blocks, widened to the one by turns where turns differ."""
     from scipy.special import chdtri, ndtri, stdtrit
 
-    common = sorted(set.intersection(*({int(turn) for turn in np.unique(arm.turns)} for arm in arms)))
+    common = sorted(set.intersection(*(set(arm.starts) for arm in arms)))
     if len(common) < MIN_TURNS:
         return by_blocks
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = statistic(
-            *(
-                {name: np.array([one[arm.turns == turn].sum() for turn in common]) for name, one in arm.columns.items()}
-                for arm in arms
-            )
-        )
+        values = statistic(*(arm.by_start(common) for arm in arms))
     relative = values.min() > 0 and by_blocks[0] > 0
     (low, high), centre = (np.log(by_blocks), math.log(value)) if relative else (by_blocks, value)
     error = float((np.log(values) if relative else values).std(ddof=1)) / math.sqrt(len(common))

@@ -40,7 +40,7 @@ def suspects(rows: Sequence[Row], captures: Sequence[Capture]) -> list[Problem]:
     for arm in ("baseline", "candidate"):
         for row in rows:
             found += _unsteady(row, arm, captures[arm == "candidate"].arm)
-    found += list(_one_start(rows))[:1]
+    found += _few_starts(rows)
     found += _cheaper_with_batch([row.baseline for row in rows], "decode step")
     found += _cheaper_with_batch([row.candidate for row in rows], "cycle")
     for capture in captures:
@@ -139,7 +139,7 @@ def _unsteady(row: Row, which: Literal["baseline", "candidate"], name: str) -> I
             )
 
 
-def _one_start(rows: Sequence[Row]) -> Iterator[Problem]:
+def _few_starts(rows: Sequence[Row]) -> Iterator[Problem]:
     """A small difference, certain as far as blocks tell, between servers that were hardly started more than once."""
     for row in rows:
         change = abs(row.decisive.value - 1)
@@ -151,15 +151,13 @@ def _one_start(rows: Sequence[Row]) -> Iterator[Problem]:
                 advice=f"probe both with --repeat {MIN_TURNS}: from {MIN_TURNS} starts on, intervals hold what differs "
                 "between them",
             )
+            return  # it says the same of every batch size
 
 
 def _starts(cost: BatchCost) -> list[float]:
     """Mean period in ms of each start of the server that took steps, in their order."""
-    columns, turns = cost.resampled.columns, cost.resampled.turns
-    sums = [
-        (columns["period_ms"][turns == turn].sum(), columns["steps"][turns == turn].sum()) for turn in np.unique(turns)
-    ]
-    return [float(period / steps) for period, steps in sums if steps]
+    sums = cost.resampled.by_start(cost.resampled.starts)
+    return [float(ms / steps) for ms, steps in zip(sums["period_ms"], sums["steps"], strict=True) if steps]
 
 
 def _shift(periods: NDArray[np.float64]) -> int | None:

@@ -53,11 +53,7 @@ def check(
     if on_inconclusive is not None:
         asked = replace(asked, on_inconclusive=on_inconclusive.value)
     candidate = store.read(capture)
-    older = None
-    if previous is not None:
-        before = store.read(previous)
-        named = before.model_copy(update={"arm": "previous"}) if before.arm == candidate.arm else before
-        older = compare(named, candidate)
+    older = compare(store.read(previous), candidate) if previous is not None else None
     result = gates.check(asked, candidate, compare(store.read(baseline), candidate), older)
     _report(result, junit, markdown, github, as_json)
     raise typer.Exit(result.exit_code)

@@ -36,6 +36,7 @@ def _alone(capture: Capture, out: TextIO) -> None:
     out.write(f"**{literal(capture.arm)}**: {literal(capture.server.engine)} {literal(capture.server.release)}\n\n")
     out.write("| concurrency | tokens/s | batch | step, ms | parts, ms | accept length | graph |\n")
     out.write("|---:|---:|---:|---:|---|---:|---|\n")
+    again = summary.started_again(capture)
     for window in capture.windows:
         batch = summary.typical(window)
         measured = ("–",) * 5 if batch is None else (
@@ -44,7 +45,7 @@ def _alone(capture: Capture, out: TextIO) -> None:
         )  # fmt: skip
         throughput = "–" if window.throughput is None else f"{window.throughput:.1f}"
         concurrency = "–" if window.concurrency is None else str(window.concurrency)
-        if summary.started_again(capture):
+        if again:
             concurrency += f", start {window.repeat + 1}"
         out.write(f"| {' | '.join(literal(cell) for cell in (concurrency, throughput, *measured))} |\n")
     lines = [f"no graph: {one.line}" for one in summary.main_refusals(capture)]

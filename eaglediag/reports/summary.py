@@ -31,10 +31,11 @@ def render(capture: Capture, path: Path | None, out: Console) -> None:
     out.print(Text(printable(head + ("" if path is None else f", {path}") + status)))
     if capture.windows:
         out.print(_windows(capture))
+    again = started_again(capture)
     for window in capture.windows:
         batch = typical(window)
         if batch is not None and batch.kind == "cycle" and any(part.host_ms or part.device_ms for part in batch.parts):
-            start = f", start {window.repeat + 1}" if started_again(capture) else ""
+            start = f", start {window.repeat + 1}" if again else ""
             out.print(Text(printable(f"  a cycle at batch {batch.batch_size}{start}, ms: {parts(batch)}")))
     for one in main_refusals(capture):
         out.print(Text(printable(f"  no graph: {one.line}")))

@@ -28,8 +28,6 @@ WARMER_C = 10.0
 #: Which of several GPUs of one kind ran an arm. Two H200s at the same clock took 4.49 and 4.59 ms for the same step
 #: (benchmarks/results, `alone` and `overhead`).
 PHYSICAL = "physical GPU"
-#: Of a UUID, what tells one from another to a reader: `GPU-` and eight digits.
-LONG_ENOUGH = 12
 
 
 def gpu_differences(baseline: Capture, candidate: Capture) -> tuple[list[Difference], list[str]]:
@@ -73,6 +71,7 @@ def _samples(capture: Capture, column: str) -> list[float]:
 
 
 def _hardware(one: Sequence[Gpu], other: Sequence[Gpu]) -> Iterator[Difference]:
+    units = _both(one, other, "uuid")
     compared: list[tuple[str, list[object], list[object], Grade, str]] = [
         ("GPU count", [len(one)], [len(other)], "not_comparable", "other hardware"),
         ("GPU", *_both(one, other, "name"), "not_comparable", "other hardware"),
@@ -82,21 +81,22 @@ def _hardware(one: Sequence[Gpu], other: Sequence[Gpu]) -> Iterator[Difference]:
         ("ECC", *_both(one, other, "ecc"), "confounding", "changes memory bandwidth"),
         ("PCIe generation", *_both(one, other, "pcie_generation"), "harmless", "links slow down when idle"),
         ("NVLinks", *_both(one, other, "nvlinks"), "confounding", "another interconnect"),
+        (PHYSICAL, _short(units[0]), _short(units[1]), "harmless", "two of one kind differ by a percent or two"),
     ]
     for what, mine, theirs, grade, why in compared:
         if mine and theirs and mine != theirs:
             yield Difference(what, ", ".join(map(str, mine)), ", ".join(map(str, theirs)), grade, why)
-    units = [sorted({gpu.uuid[:LONG_ENOUGH] for gpu in gpus if gpu.uuid}) for gpus in (one, other)]
-    if all(units) and units[0] != units[1]:
-        yield Difference(
-            PHYSICAL, ", ".join(units[0]), ", ".join(units[1]), "harmless", "two of one kind differ by a percent or two"
-        )
     company = [[process for gpu in gpus for process in gpu.processes if not process.ours] for gpus in (one, other)]
     if any(company):
         counts = [f"{len(processes)} other processes" for processes in company]
         yield Difference(
             "GPU company", counts[0], counts[1], "confounding", "others used the GPUs during the measurement"
         )
+
+
+def _short(uuids: Sequence[object]) -> list[object]:
+    """Of each UUID what tells one from another to a reader: `GPU-` and eight digits."""
+    return [str(uuid)[:12] for uuid in uuids]
 
 
 def _both(one: Sequence[Gpu], other: Sequence[Gpu], name: str) -> tuple[list[object], list[object]]:

@@ -38,6 +38,6 @@ class Exceptions:
         return found.group(1)
 
     @property
-    def cut_off(self) -> bool:
-        """Whether a traceback is open: when the log is over, its end is not in it."""
-        return self._lines_left > 0
+    def cut_off(self) -> str:
+        """What to say when the log is over and a traceback still open; else empty."""
+        return "a traceback whose end is not in the log" if self._lines_left else ""

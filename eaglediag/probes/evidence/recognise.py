@@ -54,8 +54,8 @@ def recognise(path: Path) -> Kind:
     for piece in chunks(path):
         if mark := _LOGS.search(piece):
             return "sglang_log" if mark.group("sglang") else "vllm_log"
-        if OPENING in piece or exceptions.cut_off:
-            raised = next(filter(None, map(exceptions.take, piece.split("\n"))), raised)
+        if not raised and (OPENING in piece or exceptions.cut_off):
+            raised = next(filter(None, map(exceptions.take, piece.split("\n"))), "")
         searched += len(piece)
         if searched > SEARCHED:
             break

@@ -126,8 +126,8 @@ class SglangLog:
 
     def finish(self) -> None:
         """The log is over."""
-        if self._exceptions.cut_off:
-            _count(self.launches[-1].trouble, "a traceback whose end is not in the log")
+        if cut_off := self._exceptions.cut_off:
+            _count(self.launches[-1].trouble, cut_off)
         self.launches[-1].finish()
 
     def take(self, event: Event) -> None:

@@ -69,10 +69,12 @@ class VllmLog:
         self.lines += len(lines) - (not lines[-1])
         for line in lines:
             line = line[:LONGEST_LINE]
+            if ' HTTP/1.1" ' in line:
+                continue
             if raised := self._exceptions.take(line):
                 self.server.note_trouble(raised)
                 continue
-            if ' HTTP/1.1" ' in line or not MARK.search(line):
+            if not MARK.search(line):
                 continue
             if "Avg generation throughput:" in line:
                 engine = parse_engine_line(line)
@@ -92,8 +94,8 @@ class VllmLog:
 
     def finish(self) -> None:
         """The log is over."""
-        if self._exceptions.cut_off:
-            self.server.note_trouble("a traceback whose end is not in the log")
+        if cut_off := self._exceptions.cut_off:
+            self.server.note_trouble(cut_off)
         self._close(None)
 
     def _unreadable(self, line: str) -> None:

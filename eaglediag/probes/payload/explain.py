@@ -56,7 +56,7 @@ class Path:
 class Node:
     """An expression whose value stands in `slot`, made of `parts`. Also the leaf for whatever is not taken apart.
 
-    A `slot` may be empty where the parts tell the value.
+    `slot` is empty where the parts tell all there is to know.
     """
 
     def __init__(self, tree: ast.AST, slot: str = "", parts: tuple[Node, ...] = ()) -> None:
@@ -85,10 +85,12 @@ class Node:
         return self.slot or self.parts[0].first_slot
 
     def value(self, env: Env) -> Any:
-        return env.get(self.slot, MISSING)
+        return env.get(self.slot, MISSING) if self.slot else MISSING
 
     def evaluated(self, env: Env) -> bool:
-        return self.value(env) is not MISSING
+        if self.slot or not self.parts:
+            return self.value(env) is not MISSING
+        return self.parts[0].evaluated(env)
 
     def truth(self, env: Env, path: Path) -> bool | None:
         """Whether the value is true, None when only running the engine's own code could tell."""
@@ -258,14 +260,6 @@ class Both(Node):
 
     compound = True
 
-    def value(self, env: Env) -> Any:
-        if self.slot:
-            return super().value(env)
-        return next((part.value(env) for part in reversed(self.parts) if part.evaluated(env)), MISSING)
-
-    def evaluated(self, env: Env) -> bool:
-        return super().evaluated(env) if self.slot else self.parts[0].evaluated(env)
-
     def truth(self, env: Env, path: Path) -> bool | None:
         last = self.parts[-1]
         return last.truth(env, path) if last.evaluated(env) else (False if self.parts[0].evaluated(env) else None)
@@ -309,9 +303,6 @@ class Either(Both):
 
 class Not(Node):
     compound = True
-
-    def evaluated(self, env: Env) -> bool:
-        return super().evaluated(env) if self.slot else self.parts[0].evaluated(env)
 
     def truth(self, env: Env, path: Path) -> bool | None:
         if not self.slot:

@@ -79,8 +79,9 @@ class Operands:
     def _asked_at_once(self, tree: ast.expr, jumping: bool) -> tuple[ast.expr, Node]:
         """An operand of a boolean operator or, with `jumping`, of an `if`: its own operands are kept, not the whole."""
         if isinstance(tree, ast.BoolOp):
-            values, nodes = self._operands(tree, jumping)
-            return copied(tree, values=values), _kind(tree)(tree, "", tuple(nodes))
+            pairs = [self._asked_at_once(value, jumping) for value in tree.values]
+            kind = explain.Both if isinstance(tree.op, ast.And) else explain.Either
+            return copied(tree, values=[new for new, _ in pairs]), kind(tree, "", tuple(node for _, node in pairs))
         if isinstance(tree, ast.IfExp):
             test, tested = self._asked_at_once(tree.test, jumping=True)
             body, first = self._asked_at_once(tree.body, jumping)
@@ -93,10 +94,6 @@ class Operands:
         if isinstance(tree, ast.Compare) and jumping and len(tree.ops) > 1:
             return self._links(tree)
         return self._expression(tree, force=True)
-
-    def _operands(self, tree: ast.BoolOp, jumping: bool) -> tuple[list[ast.expr], list[Node]]:
-        pairs = [self._asked_at_once(value, jumping) for value in tree.values]
-        return [new for new, _ in pairs], [node for _, node in pairs]
 
     def _links(self, tree: ast.Compare) -> tuple[ast.expr, Node]:
         """`a < b < c` as `a < b and b < c`, every operand evaluated once."""
@@ -111,9 +108,12 @@ class Operands:
         chain = operations.Chain(tree, tuple(slots), tuple(nodes))
         return ast.copy_location(ast.BoolOp(ast.And(), links), tree), chain
 
-    def _boolop(self, tree: ast.BoolOp) -> tuple[ast.expr, Node]:
-        values, nodes = self._operands(tree, jumping=False)
-        return self._finish(tree, _kind(tree), nodes, values=values)
+    def _boolop(self, tree: ast.expr) -> tuple[ast.expr, Node]:
+        new, node = self._asked_at_once(tree, jumping=False)
+        node.slot = self._slot()
+        return self._keep(new, node.slot), node
+
+    _ifexp = _boolop
 
     def _unaryop(self, tree: ast.UnaryOp) -> tuple[ast.expr, Node]:
         operand, node = self._expression(tree.operand)
@@ -127,11 +127,6 @@ class Operands:
         chained = len(tree.ops) > 1
         (left, *rest), nodes = self._each([tree.left, *tree.comparators], force=chained)
         return self._finish(tree, operations.Compare, nodes, left=left, comparators=rest)
-
-    def _ifexp(self, tree: ast.IfExp) -> tuple[ast.expr, Node]:
-        test, tested = self._asked_at_once(tree.test, jumping=True)
-        (body, orelse), nodes = self._each([tree.body, tree.orelse], force=True)
-        return self._finish(tree, operations.Choice, [tested, *nodes], test=test, body=body, orelse=orelse)
 
     def _subscript(self, tree: ast.Subscript) -> tuple[ast.expr, Node]:
         value, node = self._expression(tree.value)
@@ -241,10 +236,6 @@ class Operands:
 
     def _keep(self, tree: ast.expr, slot: str) -> ast.expr:
         return ast.copy_location(ast.NamedExpr(ast.copy_location(ast.Name(slot, ast.Store()), tree), tree), tree)
-
-
-def _kind(tree: ast.BoolOp) -> type[explain.Both]:
-    return explain.Both if isinstance(tree.op, ast.And) else explain.Either
 
 
 def _jumps(tree: ast.expr) -> bool:

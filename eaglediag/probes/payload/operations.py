@@ -52,15 +52,6 @@ class Choice(Node):
 
     compound = True
 
-    def value(self, env: Env) -> Any:
-        if self.slot:
-            return super().value(env)
-        chosen = self.chosen(env)
-        return MISSING if chosen is None else chosen.value(env)
-
-    def evaluated(self, env: Env) -> bool:
-        return super().evaluated(env) if self.slot else self.parts[0].evaluated(env)
-
     def chosen(self, env: Env) -> Node | None:
         return next((part for part in self.parts[1:] if part.evaluated(env)), None)
 

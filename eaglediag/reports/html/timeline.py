@@ -74,11 +74,11 @@ class _Axis:
     """Seconds from the first window. Of the pauses in which the server was started anew, next to nothing is drawn."""
 
     def __init__(self, series: Series, windows: Sequence[Window]) -> None:
-        by_start: dict[int, list[Window]] = {}
-        for window in windows:
-            if window.ranks:
-                by_start.setdefault(window.repeat, []).append(window)
-        self.begins = sorted(min(one.started for one in found) for found in by_start.values()) or [math.inf]
+        measured = [window for window in windows if window.ranks]
+        begins: dict[int, float] = {}
+        for window in measured:
+            begins[window.repeat] = min(window.started, begins.get(window.repeat, math.inf))
+        self.begins = sorted(begins.values()) or [math.inf]
         # A bucket may begin before the window whose steps it holds.
         self._slack = series.width_s
         for t, _ in series.buckets:
@@ -86,7 +86,7 @@ class _Axis:
             self.begins[start] = min(self.begins[start], t)
         ends = list(self.begins)
         for begin, length in (
-            *((window.started, window.duration_s) for window in windows if window.ranks),
+            *((window.started, window.duration_s) for window in measured),
             *((t, series.width_s) for t, _ in series.buckets),
         ):
             start = self.start(begin)
