@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -639,10 +640,16 @@ def agent(tmp_path: Path) -> Iterator[Path]:
     """The socket of a real ssh-agent."""
     path = tmp_path / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
-    wait_for(path.exists)
+    wait_for(lambda: listened_on(path))
     yield path
     process.terminate()
     process.wait(10)
+
+
+def listened_on(path: Path) -> bool:
+    """Whether somebody accepts connections there. A socket's file is made before its owner listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def add_to_agent(agent: Path, key: Path) -> None:
