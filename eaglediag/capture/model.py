@@ -460,14 +460,16 @@ class Profile(Strict):
 
 
 class Workload(Strict):
-    """What was asked of the server."""
+    """What was asked of the server. `source` names the prompts: built-in, random, a file, or what others asked."""
 
     source: Name = ""
+    endpoint: Literal["generate", "chat"] | None = None
     prompts: Count | None = None
     random_input_len: Count | None = None
     max_new_tokens: Count | None = None
     temperature: float | None = None
     seed: int | None = None
+    ignore_eos: bool | None = None
     concurrency: list[Count] = Field(default_factory=list, max_length=1000)
     requests_per_window: Count | None = None
     digest: Name = ""

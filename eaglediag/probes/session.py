@@ -26,7 +26,7 @@ from eaglediag.probes.profile import Profiler
 from eaglediag.probes.progress import Progress, silent
 from eaglediag.probes.server import Server
 from eaglediag.probes.skew import rank_skew
-from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Load, Result, random_prompts
+from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Endpoint, Load, Result, random_prompts
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Session:
     problems: list[Problem] = field(default_factory=list)
     instrumentation: Instrumentation = field(default_factory=lambda: Instrumentation(route="none"))
     status: str = "complete"
-    endpoint: str = ""
+    endpoint: Endpoint = "auto"
     agents: Agents | None = None
     sampling: dict[str, Sampling] = field(default_factory=dict)
     profiles: list[Profile] = field(default_factory=list)

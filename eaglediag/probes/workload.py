@@ -58,15 +58,18 @@ class Load:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def describe(load: Load, endpoint: str) -> Workload:
-    """The load as the capture has it."""
+def describe(load: Load, endpoint: Endpoint) -> Workload:
+    """The load as the capture has it; `endpoint` is the one chosen, "auto" as long as none is."""
+    used = load.endpoint if endpoint == "auto" else endpoint
     return Workload(
-        source=f"{load.source}, {endpoint or load.endpoint} endpoint",
+        source=load.source,
+        endpoint=None if used == "auto" else used,
         prompts=len(load.prompts),
         random_input_len=load.random_input_len,
         max_new_tokens=load.max_new_tokens,
         temperature=load.temperature,
         seed=load.seed,
+        ignore_eos=load.ignore_eos,
         concurrency=list(load.concurrency),
         requests_per_window=load.requests,
         digest=load.digest(),

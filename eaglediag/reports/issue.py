@@ -11,7 +11,7 @@ from eaglediag import __version__
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.denials import refusals
 from eaglediag.analysis.sentences import PHASE_NAMES
-from eaglediag.capture.model import Capture, Denial
+from eaglediag.capture.model import Capture, Denial, Workload
 from eaglediag.reports import summary, tables
 from eaglediag.reports.markdown import table_text
 from eaglediag.reports.redaction import Redactor
@@ -21,6 +21,8 @@ from eaglediag.reports.untrusted import markdown, printable
 MOST = 6
 #: The longest argument value that is shown.
 LONGEST = 300
+#: What a file of prompts is called in the command to reproduce.
+PROMPTS = "prompts.jsonl"
 #: Arguments that say how the engine was run; the rest are defaults, or in the command.
 RELEVANT = ("cuda_graph", "speculative", "attention", "overlap", "radix", "chunked", "moe", "dtype", "quantization",
             "max_running", "all_reduce", "dp_", "tp_", "pp_", "ep_", "page_size", "torch_compile", "lora")  # fmt: skip
@@ -136,6 +138,24 @@ def _gate(denial: Denial) -> str:
 
 
 def _reproduce(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
+    if not capture.server.command:
+        out.write("\nThe launch command is not on record; the figures come from files.\n")
+        return
+    ab = " --ab -o results" if capture.server.speculation is not None else f" -o {capture.arm}.json"
+    launch = shlex.quote(shlex.join(capture.server.command))
+    command = f"eaglediag probe --host local{ab} {' '.join(_load(capture))} \\\n  --launch {launch}"
+    out.write(_fenced("sh", clean(f"pip install eaglediag\n{command}")))
+    if capture.server.environment:
+        out.write("\nSet the environment variables above first.\n")
+    work = capture.workload
+    if _own_prompts(work):
+        out.write(f"\n`{PROMPTS}`: {work.prompts} prompts from a file; attach it, one JSON object a line.\n")
+    elif not work.requests_per_window and not work.concurrency:
+        out.write("\nThe load that was measured came from other clients; the command sends prompts of its own.\n")
+
+
+def _load(capture: Capture) -> list[str]:
+    """The options of `eaglediag probe` that make its load this capture's."""
     work = capture.workload
     options = [f"--concurrency {','.join(map(str, work.concurrency))}"] if work.concurrency else []
     if work.requests_per_window is not None:
@@ -148,15 +168,20 @@ def _reproduce(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
         options.append(f"--temperature {work.temperature:g}")
     if work.random_input_len is not None:
         options.append(f"--random-input-len {work.random_input_len}")
+    elif work.ignore_eos:
+        options.append("--ignore-eos")
+    if _own_prompts(work):
+        options.append(f"--prompts {PROMPTS}")
+    if work.endpoint is not None:
+        options.append(f"--endpoint {work.endpoint}")
     if work.seed is not None:
         options.append(f"--seed {work.seed}")
-    if not capture.server.command:
-        out.write("\nThe launch command is not on record; the figures come from files.\n")
-        return
-    ab = " --ab -o results" if capture.server.speculation is not None else f" -o {capture.arm}.json"
-    launch = shlex.quote(shlex.join(capture.server.command))
-    command = f"eaglediag probe --host local{ab} {' '.join(options)} \\\n  --launch {launch}"
-    out.write(_fenced("sh", clean(f"pip install eaglediag\n{command}")))
+    return options
+
+
+def _own_prompts(work: Workload) -> bool:
+    """Whether the prompts came from a file, whose name is nobody else's business."""
+    return bool(work.prompts) and work.random_input_len is None and not work.source.startswith("built-in")
 
 
 def _fenced(language: str, text: str) -> str:

@@ -59,6 +59,8 @@ def test_the_same_flag_seen_in_the_arguments_of_a_log() -> None:
         ("workload.digest", "other", "confounding"),
         ("workload.temperature", 1.0, "confounding"),
         ("workload.max_new_tokens", 64, "confounding"),
+        ("workload.endpoint", "chat", "confounding"),
+        ("workload.ignore_eos", True, "confounding"),
     ],
 )
 def test_settings(path: str, value: object, grade: Grade) -> None:

@@ -250,6 +250,8 @@ def _workload(baseline: Capture, candidate: Capture) -> Iterator[Difference]:
         "random input length": (one.random_input_len, other.random_input_len),
         "max new tokens": (one.max_new_tokens, other.max_new_tokens),
         "temperature": (one.temperature, other.temperature),
+        "endpoint": (one.endpoint, other.endpoint),
+        "ignore_eos": (one.ignore_eos, other.ignore_eos),
     }
     for what, (mine, theirs) in asked.items():
         yield from _differ(f"workload {what}", mine, theirs, "confounding", "the arms did not do the same work")

@@ -24,7 +24,7 @@ from eaglediag.probes.read_only.log_tail import LogTail
 from eaglediag.probes.read_only.look import EVERY_S, Look
 from eaglediag.probes.read_only.pages import NoAnswer, Pages
 from eaglediag.probes.read_only.windows import LINE_WITHIN_S, Observed, Span
-from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Load, Result, describe, random_prompts
+from eaglediag.probes.workload import WARM_UP_TOKENS, Client, Endpoint, Load, Result, describe, random_prompts
 
 #: Token ids that every model has: its vocabulary is not known.
 VOCABULARY = 1000
@@ -60,7 +60,7 @@ class ReadOnly:
     sampling: dict[str, Sampling] = field(default_factory=dict)
     hosts: list[str] = field(default_factory=list)
     pages: Pages | None = None
-    endpoint: str = ""
+    endpoint: Endpoint = "auto"
     status: str = "complete"
 
     def run(self, hosts: Sequence[Host]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from eaglediag import __version__
 from eaglediag.analysis.figures import estimate, interval
 from eaglediag.analysis.measured import Arm
-from eaglediag.capture.model import Capture
+from eaglediag.capture.model import Capture, Workload
 from eaglediag.reports import tables
 from eaglediag.reports.html import acceptance, batches, collectives, cycle, denials, speedup, timeline
 from eaglediag.reports.html.figure import Figure, Material
@@ -135,13 +135,19 @@ def _facts(capture: Capture) -> Facts:
         ("GPUs", ", ".join(dict.fromkeys(gpu.name for host in capture.hosts for gpu in host.gpus))),
         ("driver", ", ".join(dict.fromkeys(host.driver for host in capture.hosts if host.driver))),
         ("versions", ", ".join(f"{name} {version}" for name, version in server.versions.items())),
-        ("workload", f"{capture.workload.source}, concurrency {', '.join(map(str, capture.workload.concurrency))}"),
+        ("workload", _workload(capture.workload)),
         ("ranks measured", f"{seen} of {instruments.ranks_expected or '?'}"),
         ("injected by", instruments.route),
         ("the agent costs", _overhead(capture)),
         ("status", "" if capture.status == "complete" else capture.status),
     ]
     return Facts(capture.arm, tuple(pair for pair in pairs if pair[1]), shlex.join(server.command))
+
+
+def _workload(work: Workload) -> str:
+    endpoint = f"{work.endpoint} endpoint" if work.endpoint else ""
+    concurrency = f"concurrency {', '.join(map(str, work.concurrency))}" if work.concurrency else ""
+    return ", ".join(part for part in (work.source, endpoint, concurrency) if part)
 
 
 def _overhead(capture: Capture) -> str:
