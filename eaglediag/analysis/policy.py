@@ -2,6 +2,8 @@
 
 A gate passes when the whole interval lies within its limit, fails when the whole interval lies outside, and is
 inconclusive otherwise: a regression that the data do not support fails nothing, and a pass they do not support is none.
+So it is where the captures that a gate rests on are not comparable, the accept length was set and not reached, or a
+whole cycle seems to take less time than one plain step.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
-from eaglediag.analysis.comparison import Comparison
+from eaglediag.analysis.comparison import Comparison, compare
 from eaglediag.analysis.figures import interval, number, percent
 from eaglediag.analysis.measured import BatchCost
 from eaglediag.analysis.pairing import BETWEEN_STARTS, Row
@@ -32,7 +34,8 @@ class Policy:
     """What `check` asks. None or empty: not asked. In TOML the names are written with hyphens.
 
     `maximum_regression` is by phase, or "step" for the whole step or cycle: 0.05 lets it get 5 % longer than in the
-    previous capture. `allowed_denials` are shell patterns on a denial's gate and condition; None allows all.
+    previous capture. `allowed_denials` are shell patterns on a denial's gate, condition or phase; None allows all, and
+    those of prefill, which most servers run without graphs, are not asked about.
     `batch_sizes` limits the gates to these; empty means every batch size with enough steps.
     """
 
@@ -143,17 +146,19 @@ def _number(value: Any, where: str) -> float:
     return float(value)
 
 
-def check(policy: Policy, candidate: Capture, against: Comparison, previous: Comparison | None = None) -> Check:
-    """Ask every gate. `against` compares with the baseline, `previous` with an older capture of the same arm.
+def check(policy: Policy, candidate: Capture, baseline: Capture, older: Capture | None = None) -> Check:
+    """Ask every gate. `older` is an older capture of the candidate's arm.
 
-    Raises UsageError for a policy that asks about regressions when there is no previous capture.
+    Raises UsageError for a policy that asks about regressions when there is no older capture; else as `compare`.
     """
-    if policy.maximum_regression and previous is None:
+    if policy.maximum_regression and older is None:
         raise UsageError("the policy limits regressions", "give the older capture with --previous")
+    against, previous = compare(baseline, candidate), compare(older, candidate) if older else None
+    others = {"baseline": baseline} | ({"previous": older} if older else {})
     gates = [
         *_comparable(policy, against, previous),
-        *_complete(candidate),
-        *_rows(policy, against),
+        *_complete(candidate, others),
+        *_rows(policy, against, _set(candidate)),
         *(_regressions(policy, previous) if previous else ()),
         *_graphs(policy, against),
         *_denials(policy, against),
@@ -210,16 +215,53 @@ def _comparable(policy: Policy, against: Comparison, previous: Comparison | None
         yield Gate(name, "inconclusive" if grave or doubtful else "pass", "comparable", shown, named)
 
 
-def _complete(candidate: Capture) -> Iterator[Gate]:
-    expected = candidate.instrumentation.ranks_expected
-    seen = sum(rank.seen for rank in candidate.instrumentation.ranks)
-    missing = expected is not None and seen < expected
-    whole = candidate.status == "complete" and not missing
-    shown = candidate.status + (f", {seen} of {expected} ranks" if expected is not None else "")
-    yield Gate("complete capture", "pass" if whole else "inconclusive", "complete, all ranks", shown)
+def _complete(candidate: Capture, others: Mapping[str, Capture]) -> Iterator[Gate]:
+    whole, shown = _whole(candidate)
+    lacking = [
+        f"the {name} capture is {told}" for name, one in others.items() for fine, told in [_whole(one)] if not fine
+    ]
+    status: Status = "pass" if whole and not lacking else "inconclusive"
+    yield Gate("complete capture", status, "complete, all ranks", shown, "; ".join(lacking))
 
 
-def _rows(policy: Policy, against: Comparison) -> Iterator[Gate]:
+def _whole(capture: Capture) -> tuple[bool, str]:
+    """Whether a capture is complete, with every rank in it, and how that is said."""
+    expected = capture.instrumentation.ranks_expected
+    seen = sum(rank.seen for rank in capture.instrumentation.ranks)
+    shown = capture.status + (f", {seen} of {expected} ranks" if expected is not None else "")
+    return capture.status == "complete" and (expected is None or seen >= expected), shown
+
+
+def _apart(policy: Policy, comparison: Comparison, what: str) -> str:
+    """Why nothing follows from a comparison; nothing when something does, or the policy says that it shall."""
+    grave = comparison.comparability.graded("not_comparable") if policy.require_comparable else ()
+    return f"not comparable with the {what}: {'; '.join(one.what for one in grave)}" if grave else ""
+
+
+def _set(candidate: Capture) -> str:
+    """Why an accept length, and a speed-up by it, is not the draft's; nothing when it is."""
+    speculation = candidate.server.speculation
+    if speculation is not None and speculation.simulated_accept_length is not None:
+        return f"the accept length is set to {number(speculation.simulated_accept_length)}, not reached by the draft"
+    if any(problem.code == "accept_length_pinned" for problem in candidate.problems):
+        return "the accept length never moves: it looks set, not reached by the draft"
+    return ""
+
+
+def _too_cheap(row: Row | None) -> str:
+    """Why a row's break-even is not believed; nothing when it may be."""
+    below = row is not None and row.break_even_length is not None and row.break_even_length.value < 1
+    return "a cycle seems to take less time than one decode step: measure both again" if below else ""
+
+
+def _unless(gate: Gate, *reasons: str) -> Gate:
+    """The gate, without an answer when there is a reason that it cannot have one."""
+    given = "; ".join(filter(None, reasons))
+    return replace(gate, status="inconclusive", detail=given) if given else gate
+
+
+def _rows(policy: Policy, against: Comparison, accept_length_set: str) -> Iterator[Gate]:
+    apart = _apart(policy, against, "baseline")
     rows = {row.batch_size: row for row in against.rows}
     loads = {load.concurrency: load for load in against.loads}
     for size in policy.batch_sizes or sorted(rows) or sorted(loads):
@@ -229,25 +271,29 @@ def _rows(policy: Policy, against: Comparison) -> Iterator[Gate]:
             speedup = row.speedup if row else load.speedup if load else None
             asked = f"≥ {number(policy.minimum_speedup)} ×"
             gate = _judge(f"speed-up {where}", speedup, asked, least=policy.minimum_speedup)
-            yield _between_starts(gate, row, speedup, policy.minimum_speedup)
+            gate = _between_starts(gate, row, speedup, policy.minimum_speedup)
+            yield _unless(gate, apart, accept_length_set, _too_cheap(row))
         if policy.maximum_break_even is not None:
             length = row.break_even_length if row else None
             asked = f"≤ {number(policy.maximum_break_even)} tokens"
-            yield _judge(f"break-even {where}", length, asked, most=policy.maximum_break_even)
+            gate = _judge(f"break-even {where}", length, asked, most=policy.maximum_break_even)
+            yield _unless(gate, apart, _too_cheap(row))
         if policy.minimum_accept_length is not None:
             accepted = row.candidate.accept_length if row else None
             asked = f"≥ {number(policy.minimum_accept_length)} tokens"
-            yield _judge(f"accept length {where}", accepted, asked, least=policy.minimum_accept_length)
+            gate = _judge(f"accept length {where}", accepted, asked, least=policy.minimum_accept_length)
+            yield _unless(gate, accept_length_set)
 
 
 def _regressions(policy: Policy, previous: Comparison) -> Iterator[Gate]:
+    apart = _apart(policy, previous, "previous")
     rows = {row.batch_size: row for row in previous.rows}
     for size in policy.batch_sizes or sorted(rows):
         for phase, limit in policy.maximum_regression.items():
             ratio = _ratio(rows[size], phase, 1 + limit) if size in rows else None
             name = "step" if phase == "step" else PHASE_NAMES[phase]  # type: ignore[index]
             gate = _judge(f"{name} time at batch {size}, new / old", ratio, f"≤ {number(1 + limit)} ×", most=1 + limit)
-            yield _between_starts(gate, rows.get(size), ratio, 1 + limit)
+            yield _unless(_between_starts(gate, rows.get(size), ratio, 1 + limit), apart)
 
 
 def _ratio(row: Row, phase: str, limit: float) -> Estimate | None:
@@ -282,6 +328,7 @@ def _denials(policy: Policy, against: Comparison) -> Iterator[Gate]:
         for one in against.denials
         if one.arm == against.candidate.name
         and one.denial.decides
+        and one.denial.phase != "extend"
         and not any(
             fnmatchcase(text, pattern)
             for pattern in policy.allowed_denials

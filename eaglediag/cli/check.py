@@ -46,15 +46,13 @@ def check(
     from dataclasses import replace
 
     from eaglediag.analysis import policy as gates
-    from eaglediag.analysis.comparison import compare
     from eaglediag.capture import store
 
     asked = _policy(policy)
     if on_inconclusive is not None:
         asked = replace(asked, on_inconclusive=on_inconclusive.value)
-    candidate = store.read(capture)
-    older = compare(store.read(previous), candidate) if previous is not None else None
-    result = gates.check(asked, candidate, compare(store.read(baseline), candidate), older)
+    older = store.read(previous) if previous is not None else None
+    result = gates.check(asked, store.read(capture), store.read(baseline), older)
     _report(result, junit, markdown, github, as_json)
     raise typer.Exit(result.exit_code)
 

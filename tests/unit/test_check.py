@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from eaglediag.analysis import policy as gates
-from eaglediag.analysis.comparison import compare
 from eaglediag.analysis.policy import Check, Policy, Status
 from eaglediag.capture import store
-from eaglediag.capture.model import Capture, Overhead
+from eaglediag.capture.model import Capture, Overhead, Problem
 from eaglediag.errors import UsageError
 from tests.factories import capture, cycle, decode, denial, gpu, pair
 from tests.invoke import eaglediag
@@ -23,7 +23,7 @@ def winning() -> tuple[Capture, Capture]:
 
 
 def ask(policy: Policy, baseline: Capture, eagle: Capture, previous: Capture | None = None) -> Check:
-    return gates.check(policy, eagle, compare(baseline, eagle), compare(previous, eagle) if previous else None)
+    return gates.check(policy, eagle, baseline, previous)
 
 
 def status(check: Check, name: str) -> Status:
@@ -103,6 +103,55 @@ def test_an_older_capture_may_be_of_another_release() -> None:
     previous = capture("previous", {1: cycle(14.0, accept_length=2.4)}, seed=5, release="0.5.9")
     check = ask(Policy(maximum_regression={"step": 0.1}), baseline, eagle, previous)
     assert status(check, "comparable with the previous") == "pass"
+
+
+def test_what_cannot_be_compared_is_no_regression() -> None:
+    baseline, previous = winning()
+    eagle = capture("eagle", {1: cycle(29.0, accept_length=2.4)}, seed=7, gpus=[gpu(sm_mhz=1410.0)])
+    slow_baseline = capture("baseline", {1: decode(11.7, gap=0.3)}, seed=1, gpus=[gpu(sm_mhz=1410.0)])
+    policy = Policy(maximum_regression={"step": 0.1}, minimum_accept_length=2.0)
+    check = ask(policy, slow_baseline, eagle, previous)
+    assert status(check, "step time") == "inconclusive"
+    assert status(check, "accept length") == "pass"  # it needs no other capture
+    assert check.exit_code == 3
+    assert ask(replace(policy, require_comparable=False), slow_baseline, eagle, previous).exit_code == 1
+    losing = ask(Policy(minimum_speedup=2.0), baseline, eagle)
+    assert (status(losing, "speed-up"), losing.exit_code) == ("inconclusive", 3)
+
+
+def test_an_accept_length_that_was_set_is_no_evidence() -> None:
+    baseline, eagle = winning()
+    assert eagle.server.speculation is not None
+    eagle.server.speculation.simulated_accept_length = 2.4
+    policy = Policy(minimum_speedup=1.0, minimum_accept_length=2.0, maximum_break_even=2.0)
+    check = ask(policy, baseline, eagle)
+    assert [status(check, name) for name in ("speed-up", "accept length", "break-even")] == [
+        "inconclusive", "inconclusive", "pass",
+    ]  # fmt: skip
+    assert "set to 2.40, not reached by the draft" in check.gates[2].detail
+    _, eagle = winning()
+    eagle.problems.append(Problem(code="accept_length_pinned", message="2.00 in all 300 decode lines"))
+    assert status(ask(policy, baseline, eagle), "speed-up") == "inconclusive"
+
+
+def test_a_cycle_cheaper_than_a_step_is_not_believed() -> None:
+    check = ask(Policy(minimum_speedup=1.0, maximum_break_even=2.0), *pair(verify_ms=7.0, accept_length=2.4))
+    assert (status(check, "speed-up"), status(check, "break-even")) == ("inconclusive", "inconclusive")
+    assert "less time than one decode step" in check.gates[2].detail
+
+
+def test_prefill_may_run_without_graphs() -> None:
+    baseline, eagle = winning()
+    eagle.denials = [denial("extend", 1)]
+    assert status(ask(Policy(allowed_denials=()), baseline, eagle), "denials") == "pass"
+
+
+@pytest.mark.parametrize("which", ["baseline", "previous"])
+def test_a_partial_capture_beside_it_is_said(which: str) -> None:
+    (baseline, eagle), (_, previous) = winning(), winning()
+    {"baseline": baseline, "previous": previous}[which].status = "partial"
+    [gate] = [one for one in ask(Policy(), baseline, eagle, previous).gates if one.name == "complete capture"]
+    assert (gate.status, gate.detail) == ("inconclusive", f"the {which} capture is partial, 1 of 1 ranks")
 
 
 def test_missing_ranks_and_partial_captures_never_pass() -> None:
