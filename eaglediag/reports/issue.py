@@ -11,7 +11,7 @@ from eaglediag import __version__
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.denials import refusals
 from eaglediag.analysis.sentences import PHASE_NAMES
-from eaglediag.capture.model import Capture, Denial, Workload
+from eaglediag.capture.model import Capture, Denial, ModelShape, Server, Workload
 from eaglediag.reports import summary, tables
 from eaglediag.reports.markdown import table_text
 from eaglediag.reports.redaction import Redactor
@@ -40,8 +40,8 @@ def render(captures: Sequence[Capture], result: Comparison | None) -> str:
     out.write(f"**{markdown(title)}**\n\n### Environment\n\n")
     for name, value in _environment(capture):
         out.write(f"- {name}: {markdown(clean(value))}\n")
-    out.write("\nLaunch command:\n")
-    out.write(_fenced("sh", clean(shlex.join(server.command))))
+    if server.command:
+        out.write("\nLaunch command:\n" + _fenced("sh", clean(shlex.join(server.command))))
     if server.environment:
         variables = "\n".join(f"{name}={value}" for name, value in sorted(server.environment.items()))
         out.write("\nEnvironment variables:\n" + _fenced("sh", clean(variables)))
@@ -66,10 +66,7 @@ def _environment(capture: Capture) -> list[tuple[str, str]]:
         ("driver", ", ".join(dict.fromkeys(host.driver for host in capture.hosts if host.driver))),
         ("system", ", ".join(dict.fromkeys(host.system for host in capture.hosts if host.system))),
         ("Python", ", ".join(dict.fromkeys(host.python for host in capture.hosts if host.python))),
-        (
-            "model",
-            f"{server.model.architecture} ({server.model.layers} layers, {server.model.dtype or 'dtype not known'})",
-        ),
+        ("model", _model(server.model)),
         ("parallel", f"tp {server.tp}, dp {server.dp}, pp {server.pp}"),
         ("attention backend", server.attention_backend),
     ]
@@ -85,6 +82,11 @@ def _environment(capture: Capture) -> list[tuple[str, str]]:
         sizes = ", ".join(map(str, graphs.sizes[:60]))
         pairs.append((f"graphs captured for {PHASE_NAMES[phase]}", f"{sizes} ({graphs.unit})"))
     return [pair for pair in pairs if pair[1]]
+
+
+def _model(model: ModelShape) -> str:
+    layers = "layers not known" if model.layers is None else f"{model.layers} layers"
+    return f"{model.architecture} ({layers}, {model.dtype or 'dtype not known'})" if model.architecture else ""
 
 
 def _arguments(capture: Capture) -> str:
@@ -142,16 +144,33 @@ def _reproduce(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
         out.write("\nThe launch command is not on record; the figures come from files.\n")
         return
     ab = " --ab -o results" if capture.server.speculation is not None else f" -o {capture.arm}.json"
-    launch = shlex.quote(shlex.join(capture.server.command))
-    command = f"eaglediag probe --host local{ab} {' '.join(_load(capture))} \\\n  --launch {launch}"
-    out.write(_fenced("sh", clean(f"pip install eaglediag\n{command}")))
-    if capture.server.environment:
-        out.write("\nSet the environment variables above first.\n")
+    options = clean(" ".join(_options(capture)))
+    command = f"eaglediag probe --host local{ab} {options} \\\n  --launch {shlex.quote(clean(_launch(capture.server)))}"
+    out.write(_fenced("sh", f"pip install eaglediag\n{command}"))
     work = capture.workload
     if _own_prompts(work):
         out.write(f"\n`{PROMPTS}`: {work.prompts} prompts from a file; attach it, one JSON object a line.\n")
     elif not work.requests_per_window and not work.concurrency:
         out.write("\nThe load that was measured came from other clients; the command sends prompts of its own.\n")
+
+
+def _launch(server: Server) -> str:
+    """The command with its variables in front: those that a shell exports are in no capture."""
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(server.environment.items())]
+    return " ".join([*assignments, shlex.join(server.command)])
+
+
+def _options(capture: Capture) -> list[str]:
+    """The options of `eaglediag probe` that make it measure what this capture holds."""
+    lengths = [window.simulated_accept_length for window in capture.windows]
+    swept = [f"{length:g}" for length in dict.fromkeys(lengths) if length is not None]
+    options = _load(capture)
+    # A single one is that of the launch command's variables.
+    if len(swept) > 1:
+        options.append(f"--sweep-accept-length {','.join(swept)}")
+    if capture.profiles:
+        options.append(f"--profile-steps {max(one.steps for one in capture.profiles)}")
+    return options
 
 
 def _load(capture: Capture) -> list[str]:

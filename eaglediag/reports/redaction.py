@@ -8,18 +8,24 @@ from collections.abc import Sequence
 
 from eaglediag.capture.model import Capture
 
-#: What a key looks like wherever it stands, and what follows a word that says it is one.
+#: What a key looks like wherever it stands. The mark between prefix and rest is asked for, and Hugging Face's and
+#: GitHub's keys have none further on: `--skip-tokenizer-init` and `hf_transformers_utils` are no keys.
 KEYS = re.compile(
-    r"\b(?:sk|pk|hf|ghp|gho|ghs|ghu|github_pat|glpat|xox[abp]|nvapi|AKIA|ASIA|AIza)[-_]?[A-Za-z0-9_\-]{12,}"
+    r"\b(?:sk|pk|glpat|nvapi|xox[abeoprs])-[\w-]{12,}"
+    r"|\b(?:sk|pk|github_pat)_[\w-]{12,}"
+    r"|\b(?:hf|gh[oprsu])_[A-Za-z0-9]{16,}(?!\w)"
+    r"|\b(?:AKIA|ASIA|AIza)[\w-]{12,}"
     r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"
     r"|\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"
 )
-WORDS = r"(?:(?:api)?key|token|secret|password|passwd|credentials?|authorization)"
+#: What says that a key follows; `--max-deferred-experts-per-token 2` counts.
+WORDS = r"(?:(?:api)?key|(?<!per[-_])(?<!first[-_])token|secret|password|passwd|credentials?|authorization)"
 QUOTE = r"\\*[\"']?"
-#: A value behind an option (`--api-key x`) or a name (`HF_TOKEN=x`, `"password": "x"`) that says it is secret.
+#: A value behind an option (`--api-key x`) or a name (`HF_TOKEN=x`, `"password": "x"`) that says it is secret; behind a
+#: blank another option is none.
 SECRET = re.compile(
     rf"(?i)((?:--[\w-]*{WORDS}[=\s]\s*|\b\w*(?<![a-z]){WORDS}{QUOTE}\s*[=:]\s*){QUOTE}(?:bearer\s+)?)"
-    r"(?!<|\s)([^\s\"',;\\]{6,})"
+    r"(?!<|\s)(?:(?<=[=:\"'])|(?!--[a-z]))([^\s\"',;\\]{6,})"
 )
 BEARER = re.compile(r"(?i)(\bbearer\s+)(?!<)\S+")
 #: What may be an address; `ipaddress` has the last word.

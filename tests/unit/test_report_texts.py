@@ -19,6 +19,7 @@ from tests.hostile import hostile_pair
 from tests.invoke import eaglediag
 from tests.report_material import full_pair
 
+ROOT = Path(__file__).parents[2]
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -163,6 +164,45 @@ def test_names_addresses_users_paths_and_keys_are_replaced() -> None:
 )
 def test_evidence_is_left_alone(text: str) -> None:
     assert Redactor(full_pair())(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-proj-0123456789abcdef", "sk-abcdefghijklmnop", "sk_live_0123456789ab", "pk_live_0123456789ab",
+        "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567", "ghp_0123456789abcdefghijABCDEFGHIJ012345", "AKIAIOSFODNN7EXAMPLE",
+        "github_pat_11ABCDEFG0abcdefghij_x", "glpat-0123456789abcdefghij", "xoxb-123456789012-abcdef",
+    ],
+)  # fmt: skip
+def test_keys_are_replaced_wherever_they_stand(text: str) -> None:
+    clean = Redactor([])
+    assert clean(text) == "<key>"
+    assert clean(f"--model-path m --api-key={text} --tp 8") == "--model-path m --api-key=<key> --tp 8"
+    assert clean(f"{{'header': '{text}'}}") == "{'header': '<key>'}"
+
+
+def option_names() -> list[str]:
+    """Every option of an engine that this repository names, and those of the servers that were recorded."""
+    recorded = (ROOT / "benchmarks" / "results").glob("*/*/*.json")
+    arguments = {name for path in recorded for name in store.read(path).server.arguments}
+    files = [
+        path
+        for folder in ("eaglediag", "tests", "docs", "benchmarks")
+        for suffix in ("py", "md", "json", "txt")
+        for path in (ROOT / folder).rglob(f"*.{suffix}")
+    ]
+    written = {name for path in files for name in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", path.read_text())}
+    return sorted(written | {"--" + name.replace("_", "-") for name in arguments})
+
+
+def test_no_option_of_the_engine_is_taken_for_a_key() -> None:
+    clean, names = Redactor([]), option_names()
+    assert {"--skip-tokenizer-init", "--hf-chat-template-name", "--speculative-skip-dp-mlp-sync"} <= set(names)
+    for name in names:
+        for text in (name, f"{name}=1", f"{name} 1 --tp 8", f"--tp 8 {name} --attention-backend triton"):
+            assert clean(text) == text
+        argument = f"{name[2:].replace('-', '_')} = true"
+        assert clean(argument) == argument
 
 
 def test_more_than_two_captures_and_unwritable_files_are_said(files: list[Path], tmp_path: Path) -> None:
