@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from eaglediag.analysis.breakeven import BreakEven
 from eaglediag.analysis.comparability import Comparability, Difference
-from eaglediag.analysis.figures import estimate, faster_or_slower, interval, listed, number
+from eaglediag.analysis.figures import estimate, faster_or_slower, fixed, interval, listed, number, signed
 from eaglediag.analysis.measured import CYCLE_PARTS, Arm
 from eaglediag.analysis.pairing import Load
 from eaglediag.capture.model import Denial, Frame, Phase
@@ -73,10 +73,10 @@ def _headline_of_rows(
     sentence = f"{what} {_compared(first)} at batch {first.batch_size}{_cause(base, other, first, denials, shares)}"
     others = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome != "inconclusive"]
     if others:
-        sentence += "; but " + ", ".join(f"at batch {row.batch_size} it {_compared(row)}" for row in others[:3])
+        sentence += f"; but {listed(f'at batch {row.batch_size} it {_compared(row)}' for row in others)}"
     open_ = [row for row in rows[1:] if row.outcome != first.outcome and row.outcome == "inconclusive"]
     if open_:
-        sentence += f"; inconclusive at {', '.join(_open(row) for row in open_[:3])}"
+        sentence += f"; inconclusive at {listed(map(_open, open_))}"
     return sentence
 
 
@@ -178,16 +178,15 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _subject(base: Arm, other: Arm) -> str:
-    subject = other.name if base.speculative == other.speculative else other.label
-    # A folder's name is no word.
-    return subject if "/" in subject else subject[:1].upper() + subject[1:]
+    """Two captures of one kind are called what their files are, as it is written."""
+    return other.name if base.speculative == other.speculative else other.label[:1].upper() + other.label[1:]
 
 
 def _compared(row: Row | Load) -> str:
     speedup = row.speedup if isinstance(row, Load) else row.decisive
     match row.outcome:
         case "equal":
-            return f"is as fast ({100 * (speedup.value - 1):+.1f} %)"
+            return f"is as fast ({signed(100 * (speedup.value - 1), 1)} %)"
         case "inconclusive" if speedup.interval is None:
             return f"seems {faster_or_slower(speedup)} (inconclusive: too little data for an interval)"
         case "inconclusive":
@@ -212,7 +211,7 @@ def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial], shares
     largest = max(shares, key=lambda share: share.ms)
     decimals = len(estimate(row.candidate.period).partition(".")[2])
     paid = sum(share.ms for share in shares if share.part == "acceptance")
-    balance = f"{-paid:.{decimals}f} ms are paid back by accepted drafts"
+    balance = f"{fixed(-paid, decimals)} ms are paid back by accepted drafts"
     phase = next((part for part in CYCLE_PARTS if part == largest.part), None)
     if phase is None:
         return f"{cause}; {largest.ms:.{decimals}f} ms of it are {largest.text}, and {balance}"
@@ -238,15 +237,15 @@ def _eager(base: Arm, other: Arm, row: Row, phase: Phase, denials: Sequence[ArmD
 
 def _cause_of_change(row: Row) -> str:
     old, new = row.baseline, row.candidate
-    cause = (
-        f": a {'cycle' if new.kind == 'cycle' else 'step'} takes {estimate(new.period)} ms, not {estimate(old.period)}"
-    )
+    times = estimate(new.period), estimate(old.period)
+    taken = f"{times[0]} ms in both" if times[0] == times[1] else f"{times[0]} ms, not {times[1]}"
+    cause = f": a {'cycle' if new.kind == 'cycle' else 'step'} takes {taken}"
     if old.accept_length and new.accept_length and estimate(old.accept_length) != estimate(new.accept_length):
         cause += f", and emits {estimate(new.accept_length)} tokens, not {estimate(old.accept_length)}"
     changes = {phase: new.parts[phase] - old.parts.get(phase, 0.0) for phase in new.parts}
-    if changes:
-        phase = max(changes, key=lambda part: abs(changes[part]))
-        cause += f"; {PHASE_NAMES[phase]} changed most ({changes[phase]:+.2f} ms)"
+    phase = max(changes, key=lambda part: abs(changes[part]), default=None)
+    if phase is not None and round(changes[phase], 2):
+        cause += f"; {PHASE_NAMES[phase]} changed most ({signed(changes[phase], 2)} ms)"
     return cause
 
 

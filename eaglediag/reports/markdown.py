@@ -21,7 +21,7 @@ def render(result: Comparison, out: TextIO) -> None:
         out.writelines(f"- {markdown(one.fact)} *({markdown(one.source)})*\n" for one in finding.evidence)
         out.write(f"- **Do:** {markdown(finding.advice)}\n- **Refuted by:** {markdown(finding.refuted_by)}\n")
     for title, lines in (
-        ("Differences between the arms beside speculation", tables.differences(result)),
+        ("What else differs between the arms", tables.differences(result)),
         ("Refusals of a graph that no finding explains", tables.denials(result)),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),
         (

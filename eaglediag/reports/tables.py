@@ -270,12 +270,12 @@ def shares(comparison: Comparison) -> Table:
     aim = "break-even" if row.break_even_length is not None else "the old pace"
     total = sum(share.ms for share in comparison.shares)
     decimals = len(estimate(row.candidate.period).partition(".")[2])
-    lines = [(share.text, f"{share.ms:+.{decimals}f}") for share in comparison.shares]
+    lines = [(share.text, signed(share.ms, decimals)) for share in comparison.shares]
     distance = f"{'too long for' if total > 0 else 'shorter than'} {aim}"
     return Table(
-        f"Between the cycle and {aim} at batch {row.batch_size}",
+        f"Between the {'cycle' if row.candidate.kind == 'cycle' else 'step'} and {aim} at batch {row.batch_size}",
         ("share", "time, ms"),
-        (*lines, (distance, f"{total:+.{decimals}f}")),
+        (*lines, (distance, signed(total, decimals))),
     )
 
 

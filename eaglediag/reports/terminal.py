@@ -81,7 +81,7 @@ def _comparison(result: Comparison, out: Console, verbose: bool) -> None:
         _table(table, out)
     _findings(result.findings, out, verbose)
     for title, lines in (
-        ("Differences between the arms beside speculation", tables.differences(result)),
+        ("What else differs between the arms", tables.differences(result)),
         ("Refusals of a graph that no finding explains", tables.denials(result)),
         ("Other refusals of a graph", _others(result) if verbose else []),
         ("Too few steps for a row", [f"batch {one.batch_size}: {one.why}" for one in result.skipped]),

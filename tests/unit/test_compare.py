@@ -82,7 +82,7 @@ def test_equal_arms_are_equal_and_two_of_a_kind_are_compared() -> None:
     slower = compare(old, capture("new", {1: decode(5.6, blocks=60)}, seed=2))
     assert slower.outcome == "worse"
     assert slower.rows[0].break_even is None
-    assert "New is 10 % slower at batch 1" in slower.headline
+    assert "new is 10 % slower at batch 1" in slower.headline
 
 
 def test_a_cycle_out_of_reach_of_any_drafter() -> None:

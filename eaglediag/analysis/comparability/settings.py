@@ -87,11 +87,14 @@ APART_S = 3600.0
 
 
 def setting_differences(baseline: Capture, candidate: Capture, speculation_differs: bool) -> Iterator[Difference]:
-    """Every difference in settings. With `speculation_differs`, what the engine sets because of it is harmless."""
+    """Every difference in settings.
+
+    With `speculation_differs`, its settings are what is compared, and what the engine sets because of it is harmless.
+    """
     yield from _model(baseline, candidate)
     yield from _engine(baseline, candidate)
     yield from _arguments(baseline, candidate, speculation_differs)
-    yield from _environment(baseline.server.environment, candidate.server.environment)
+    yield from _environment(baseline.server.environment, candidate.server.environment, speculation_differs)
     yield from _workload(baseline, candidate)
     yield from _instruments(baseline, candidate)
 
@@ -123,7 +126,7 @@ def _differ(
 def _shown(value: object) -> str:
     if value in (None, "", [], {}):
         return NOT_SET
-    text = str(value)
+    text = ("off", "on")[value] if isinstance(value, bool) else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
@@ -179,23 +182,26 @@ def _joined(names: set[str]) -> str:
 def _arguments(baseline: Capture, candidate: Capture, speculation_differs: bool) -> Iterator[Difference]:
     typed = flags(baseline.server.command), flags(candidate.server.command)
     for name in sorted(typed[0].keys() | typed[1].keys()):
-        if not _about_speculation(name) and name not in COMPARED_ELSEWHERE:
+        if not (speculation_differs and _about_speculation(name)) and name not in COMPARED_ELSEWHERE:
             neutral = name in NEUTRAL_ARGUMENTS
             both = name in typed[0] and name in typed[1]
             where = "with other values in the launch commands" if both else "in the launch command of one arm"
+            beside = ", and not speculation" if speculation_differs else ""
             yield from _differ(
                 f"--{name.replace('_', '-')}",
                 typed[0].get(name),
                 typed[1].get(name),
                 "harmless" if neutral else "confounding",
-                "says nothing about speed" if neutral else f"{where}, and not speculation",
+                "says nothing about speed" if neutral else where + beside,
                 known_only=False,
             )
     settled = _leaves(baseline.server.arguments), _leaves(candidate.server.arguments)
     for path in sorted(settled[0].keys() | settled[1].keys()):
         name = path.partition(".")[0]
         written = name in typed[0] or name in typed[1]
-        if written or _about_speculation(name) or name in COMPARED_ELSEWHERE or name in NEUTRAL_ARGUMENTS:
+        if written or name in COMPARED_ELSEWHERE or name in NEUTRAL_ARGUMENTS:
+            continue
+        if speculation_differs and _about_speculation(name):
             continue
         if name not in baseline.server.arguments or name not in candidate.server.arguments:
             continue
@@ -228,9 +234,10 @@ def _about_speculation(name: str) -> bool:
     return name.startswith(SPECULATION)
 
 
-def _environment(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[Difference]:
+def _environment(one: Mapping[str, str], other: Mapping[str, str], speculation_differs: bool) -> Iterator[Difference]:
     for name in sorted(one.keys() | other.keys()):
-        if name.startswith(SPECULATION_ENVIRONMENT):
+        speculates = name.startswith(SPECULATION_ENVIRONMENT)
+        if speculation_differs and speculates:
             continue
         performs = name.startswith(PERFORMANCE_ENVIRONMENT)
         yield from _differ(
@@ -238,7 +245,11 @@ def _environment(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[D
             one.get(name),
             other.get(name),
             "confounding" if performs else "harmless",
-            "may change kernels or communication" if performs else "not known to change speed",
+            "changes what speculation does"
+            if speculates
+            else "may change kernels or communication"
+            if performs
+            else "not known to change speed",
             known_only=False,
         )
 
