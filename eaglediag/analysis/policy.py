@@ -210,7 +210,8 @@ def _comparable(policy: Policy, against: Comparison, previous: Comparison | None
             doubtful = tuple(
                 difference for difference in doubtful if difference.what.startswith(("GPU", "workload", "time"))
             )
-        named = "; ".join(map(str, grave or doubtful))
+        unknown = f"not on record: {', '.join(one.comparability.unknown)}" if one.comparability.unknown else ""
+        named = "; ".join(map(str, grave or doubtful)) or unknown
         shown = "not comparable" if grave else "could be confounded" if doubtful else "comparable"
         yield Gate(name, "inconclusive" if grave or doubtful else "pass", "comparable", shown, named)
 

@@ -55,6 +55,7 @@ def test_the_same_flag_seen_in_the_arguments_of_a_log() -> None:
         ("server.versions", {"torch": "2.9.0", "cuda": "13.0", "nccl": "2.28.9"}, "confounding"),
         ("server.environment", {"NCCL_ALGO": "Ring"}, "confounding"),
         ("server.environment", {"LANG": "C"}, "harmless"),
+        ("server.environment", {"CUDA_VISIBLE_DEVICES": "1"}, "harmless"),
         ("server.command", ["python", "--model-path", "/models/llama-8b", "--port", "31000"], "harmless"),
         ("workload.digest", "other", "confounding"),
         ("workload.temperature", 1.0, "confounding"),
@@ -71,6 +72,14 @@ def test_settings(path: str, value: object, grade: Grade) -> None:
         target = getattr(target, parent)
     setattr(target, name, value)
     assert list(grades(baseline, eagle).values()) == [grade]
+
+
+def test_what_one_capture_does_not_say_is_not_on_record() -> None:
+    baseline, eagle = pair()
+    eagle.server.commit, eagle.workload.endpoint = "bba2fc4", None
+    found = comparability(baseline, eagle)
+    assert found.unknown == ("sglang commit of baseline", "workload endpoint of eagle")
+    assert found.differences == ()
 
 
 @pytest.mark.parametrize(("mhz", "grade"), [(1970.0, None), (1920.0, "confounding"), (1500.0, "not_comparable")])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eaglediag.analysis.comparability.difference import GRADES, Difference, Grade
 from eaglediag.analysis.comparability.gpus import gpu_differences
-from eaglediag.analysis.comparability.settings import setting_differences
+from eaglediag.analysis.comparability.settings import known_of_one, setting_differences
 from eaglediag.analysis.measured import is_speculative
 from eaglediag.capture.model import Capture
 
@@ -35,4 +35,4 @@ def comparability(baseline: Capture, candidate: Capture) -> Comparability:
     found = setting_differences(baseline, candidate, is_speculative(baseline) != is_speculative(candidate))
     state, unknown = gpu_differences(baseline, candidate)
     ordered = sorted([*found, *state], key=lambda one: GRADES.index(one.grade), reverse=True)
-    return Comparability(tuple(ordered), tuple(unknown))
+    return Comparability(tuple(ordered), (*unknown, *known_of_one(baseline, candidate)))

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import JsonValue
 
 from eaglediag.analysis.comparability.difference import Difference, Grade
-from eaglediag.capture.model import Capture
+from eaglediag.capture.model import Capture, Workload
 
 NOT_SET = "not set"
+#: What a capture holds where it does not say.
+UNKNOWN: tuple[object, ...] = (None, "", [], {})
 #: Values longer than this are cut where they are shown.
 LONGEST = 80
 
@@ -82,6 +84,8 @@ SETTLED_BY_SPECULATION = frozenset(
 SPECULATION = ("speculative_", "enable_multi_layer_eagle")
 SPECULATION_ENVIRONMENT = ("SGLANG_SIMULATE_ACC", "SGLANG_ENABLE_SPEC", "SGLANG_SPEC", "SGLANG_RETURN_ORIGINAL_LOGPROB")
 PERFORMANCE_ENVIRONMENT = ("SGLANG_", "SGL_", "NCCL_", "CUDA_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "FLASHINFER_")
+#: Which of the machine's GPUs a server sees: those are compared by themselves, or said not to be on record.
+DEVICES = "CUDA_VISIBLE_DEVICES"
 #: Without clocks on record, arms this far apart in time may have met the GPUs in different states.
 APART_S = 3600.0
 
@@ -97,6 +101,19 @@ def setting_differences(baseline: Capture, candidate: Capture, speculation_diffe
     yield from _environment(baseline.server.environment, candidate.server.environment, speculation_differs)
     yield from _workload(baseline, candidate)
     yield from _instruments(baseline, candidate)
+
+
+def known_of_one(baseline: Capture, candidate: Capture) -> Iterator[str]:
+    """What one capture says and the other does not: it may differ."""
+    facts = []
+    for capture in (baseline, candidate):
+        server = capture.server
+        code = {f"{server.engine} release": server.release, f"{server.engine} commit": server.commit}
+        facts.append(code | {f"workload {what}": value for what, value in _asked(capture.workload).items()})
+    for what in [what for what in facts[0] if what in facts[1]]:
+        known = [one[what] not in UNKNOWN for one in facts]
+        if known[0] != known[1]:
+            yield f"{what} of {(candidate if known[0] else baseline).arm}"
 
 
 def flags(command: Sequence[str]) -> dict[str, str]:
@@ -117,14 +134,13 @@ def _differ(
     what: str, one: object, other: object, grade: Grade, why: str, *, known_only: bool = True
 ) -> Iterator[Difference]:
     """A difference, unless the values are equal or (with `known_only`) one of them is not known."""
-    unknown: tuple[object, ...] = (None, "", [], {})
-    if one == other or (known_only and (one in unknown or other in unknown)):
+    if one == other or (known_only and (one in UNKNOWN or other in UNKNOWN)):
         return
     yield Difference(what, _shown(one), _shown(other), grade, why)
 
 
 def _shown(value: object) -> str:
-    if value in (None, "", [], {}):
+    if value in UNKNOWN:
         return NOT_SET
     text = ("off", "on")[value] if isinstance(value, bool) else str(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
@@ -239,35 +255,43 @@ def _environment(one: Mapping[str, str], other: Mapping[str, str], speculation_d
         speculates = name.startswith(SPECULATION_ENVIRONMENT)
         if speculation_differs and speculates:
             continue
-        performs = name.startswith(PERFORMANCE_ENVIRONMENT)
-        yield from _differ(
-            f"environment {name}",
-            one.get(name),
-            other.get(name),
-            "confounding" if performs else "harmless",
-            "changes what speculation does"
-            if speculates
-            else "may change kernels or communication"
-            if performs
-            else "not known to change speed",
-            known_only=False,
-        )
+        grade: Grade = "confounding"
+        if name == DEVICES:
+            grade, why = "harmless", "which GPUs those are is compared by itself"
+        elif speculates:
+            why = "changes what speculation does"
+        elif name.startswith(PERFORMANCE_ENVIRONMENT):
+            why = "may change kernels or communication"
+        else:
+            grade, why = "harmless", "not known to change speed"
+        yield from _differ(f"environment {name}", one.get(name), other.get(name), grade, why, known_only=False)
 
 
 def _workload(baseline: Capture, candidate: Capture) -> Iterator[Difference]:
     one, other = baseline.workload, candidate.workload
-    asked = {
-        "prompts": (one.digest or one.prompts, other.digest or other.prompts),
-        "random input length": (one.random_input_len, other.random_input_len),
-        "max new tokens": (one.max_new_tokens, other.max_new_tokens),
-        "temperature": (one.temperature, other.temperature),
-        "endpoint": (one.endpoint, other.endpoint),
-        "ignore_eos": (one.ignore_eos, other.ignore_eos),
-    }
-    for what, (mine, theirs) in asked.items():
-        yield from _differ(f"workload {what}", mine, theirs, "confounding", "the arms did not do the same work")
+    theirs = _asked(other)
+    for what, mine in _asked(one).items():
+        yield from _differ(f"workload {what}", mine, theirs[what], "confounding", "the arms did not do the same work")
+    yield from _differ(
+        "workload random input length",
+        one.random_input_len,
+        other.random_input_len,
+        "confounding",
+        "the arms did not do the same work",
+    )
     yield from _differ("seed", one.seed, other.seed, "harmless", "prompts are compared by their digest")
     yield from _differ("concurrency", one.concurrency, other.concurrency, "harmless", "only shared ones are compared")
+
+
+def _asked(work: Workload) -> dict[str, object]:
+    """What decides how much work a request is."""
+    return {
+        "prompts": work.digest or work.prompts,
+        "max new tokens": work.max_new_tokens,
+        "temperature": work.temperature,
+        "endpoint": work.endpoint,
+        "ignore EOS": work.ignore_eos,
+    }
 
 
 def _instruments(baseline: Capture, candidate: Capture) -> Iterator[Difference]:
