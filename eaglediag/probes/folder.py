@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 import eaglediag
-from eaglediag.errors import HostError
+from eaglediag.errors import HostError, InstrumentationError
 from eaglediag.hosts.base import Host, Process
 
 #: Where folders go on the host unless told otherwise, and what `eaglediag clean` looks for.
@@ -22,15 +22,20 @@ PREFIX = "eaglediag-"
 _ENTRY_POINTS = "[sglang.srt.plugins]\neaglediag = eaglediag_payload.entry:plugin\n"
 _SITECUSTOMIZE = "import eaglediag_payload.entry\neaglediag_payload.entry.sitecustomize(__file__)\n"
 
+#: How the unpacking ends when the folder is what is wrong (EX_CANTCREAT of sysexits.h).
+_NO_ROOM = 73
 # Plain mkdir first: it fails when somebody else made that name, a link included. What cannot be finished is removed.
-_UNPACK = """
+_UNPACK = f"""
 import base64, json, os, shutil, sys
 folder = sys.argv[1]
+def refuse(error):
+    sys.stderr.write(str(error))
+    sys.exit({_NO_ROOM})
 os.umask(0o077)
 try:
     os.mkdir(folder, 0o700)
 except OSError as error:
-    sys.exit(str(error))
+    refuse(error)
 try:
     os.mkdir(os.path.join(folder, "agents"))
     for name, data in json.load(sys.stdin).items():
@@ -41,7 +46,7 @@ try:
         os.replace(path + ".part", path)
 except OSError as error:
     shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(str(error))
+    refuse(error)
 """
 
 
@@ -80,7 +85,8 @@ class RemoteFolder:
     def ship(self, python: str, only: Sequence[str] = ()) -> None:
         """Make the folder and write the payload, or `only` some modules of it, into it, in one command.
 
-        Raises HostError with the host's own words.
+        Raises HostError with the host's own words where the folder cannot be made or filled, InstrumentationError where
+        `python` is no Python that can do it.
         """
         files = payload_files(only)
         manifest = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
@@ -89,6 +95,11 @@ class RemoteFolder:
         done = self.host.run([python, "-c", _UNPACK, self.path], stdin=json.dumps(encoded).encode())
         if done.returncode:
             words = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+            if done.returncode != _NO_ROOM:
+                raise InstrumentationError(
+                    f"{self.host.label}: {python} does not run as a Python: {words[:300]}",
+                    "name the server's Python with --python",
+                )
             raise HostError(
                 f"{self.host.label}: cannot write into {self.path}: {words}",
                 f"make {self.parent} writable and free some space, or name another folder with --remote-parent",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,7 @@ Route = Literal["plugin", "sitecustomize"]
 NEEDED_MB = 200
 #: The oldest release whose names the payload knows.
 OLDEST = Version("0.5.2")
+_PYTHON = re.compile(r"(.*/)?(python|pypy)[\w.]*")
 
 
 @dataclass
@@ -83,13 +85,14 @@ def preflight(host: Host, folder: RemoteFolder, launch: LaunchCommand, python: s
 def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
     """The absolute path of the server's Python: as given, as launched, or from the launched script's first line.
 
-    Raises InstrumentationError when it is not there.
+    Raises InstrumentationError when it is not there, or when what is launched is another program: that is not run to
+    see what it makes of our arguments.
     """
     wanted = python or launch.python
     script = (
         f"p=$(command -v {shlex.quote(wanted)}) || exit 3; "
         'l=$(head -c 200 "$p" 2>/dev/null | head -n 1 | tr -d "\\000"); '
-        'case "$l" in "#!"*python*) echo "${l#\\#!}";; *) echo "$p";; esac'
+        'case "$l" in "#!"*python*) echo "$l";; *) echo "$p";; esac'
     )
     path = launch.environment.get("PATH")
     prefix = [f"PATH={path}"] if path else []
@@ -100,8 +103,14 @@ def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
             f"{host.label}: {wanted} is not there",
             "give the full path of the server's Python in --launch or with --python",
         )
-    words = lines[-1].split()
-    return words[1] if words[0].endswith("/env") and len(words) > 1 else words[0]
+    named = lines[-1][2:].split() if lines[-1].startswith("#!") else lines[-1:]
+    found = next(filter(_PYTHON.fullmatch, named), python and named[0])
+    if not found:
+        raise InstrumentationError(
+            f"{host.label}: {wanted} is neither Python nor a script of one",
+            "give --launch the command that starts the server, or name the server's Python with --python",
+        )
+    return found
 
 
 def _require(host: Host, folder: RemoteFolder, launch: LaunchCommand, python: str, found: dict[str, Any]) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
-from eaglediag.errors import UsageError
+from eaglediag.errors import HostError, InstrumentationError, UsageError
+from eaglediag.hosts.local import LocalHost
+from eaglediag.probes.folder import RemoteFolder
 from eaglediag.probes.launch import DEFAULT_PORT, LaunchCommand
+from eaglediag.probes.preflight import find_python
 
 EAGLE = (
     "env SGLANG_SIMULATE_ACC_LEN=2.0 CUDA_VISIBLE_DEVICES=0,1 "
@@ -85,3 +90,36 @@ def test_a_server_over_several_nodes() -> None:
     for text in ("python -m x", "python -m x --nnodes 2 --node-rank 0"):
         with pytest.raises(UsageError, match="2 hosts"):
             LaunchCommand.parse(text).on_node(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("first_line", "found"),
+    [
+        ("#!/opt/venv/bin/python3.12", "/opt/venv/bin/python3.12"),
+        ("#! /usr/bin/env python3", "python3"),
+        ("#!/usr/bin/env -S uv run python", "python"),
+    ],
+)
+def test_a_script_names_its_python(first_line: str, found: str, tmp_path: Path) -> None:
+    script = tmp_path / "sglang"
+    script.write_text(f"{first_line}\nimport sglang\n")
+    script.chmod(0o755)
+    with LocalHost() as host:
+        assert find_python(host, LaunchCommand.parse(f"{script} serve --model-path m"), None) == found
+
+
+@pytest.mark.parametrize("launch", ["ls", "bash start.sh", "cd /srv && ./start.sh"])
+def test_another_program_is_not_taken_for_python(launch: str) -> None:
+    with LocalHost() as host:
+        with pytest.raises(InstrumentationError, match="is neither Python nor a script of one"):
+            find_python(host, LaunchCommand.parse(launch), None)
+        assert find_python(host, LaunchCommand.parse(launch), sys.executable) == sys.executable
+
+
+def test_a_folder_that_cannot_be_made_and_a_python_that_is_none_are_told_apart(tmp_path: Path) -> None:
+    with LocalHost() as host:
+        with pytest.raises(HostError, match="cannot write into"):
+            RemoteFolder(host, str(tmp_path / "not there")).ship(sys.executable)
+        with pytest.raises(InstrumentationError, match="ls does not run as a Python"):
+            RemoteFolder(host, str(tmp_path)).ship("ls")
+        assert not list(tmp_path.iterdir())
