@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eaglediag.analysis.breakeven import BreakEven
+from eaglediag.analysis.breakeven import BreakEven, Interval
 from eaglediag.analysis.comparability import Comparability, Difference
 from eaglediag.analysis.figures import estimate, faster_or_slower, fixed, interval, listed, number, signed
 from eaglediag.analysis.measured import CYCLE_PARTS, Arm
@@ -47,12 +47,20 @@ def headline(
         sentence = _headline_of_rows(base, other, rows, denials, shares)
     else:
         sentence = _headline_of_loads(_subject(base, other), loads)
+    caution = comparability_sentence(differences)
+    if differences.grade == "not_comparable":
+        return f"{caution} For what it is worth: {sentence}."
+    return f"{sentence}. {caution}" if caution else f"{sentence}."
+
+
+def comparability_sentence(differences: Comparability) -> str:
+    """What forbids a verdict, or else could explain it; nothing when the arms are comparable."""
     if forbidding := differences.graded("not_comparable"):
-        return f"Not comparable: {_named(forbidding)}. For what it is worth: {sentence}."
+        return f"Not comparable: {_named(forbidding)}."
     if doubtful := differences.graded("confounding"):
         verb = "this" if len(doubtful) == 1 else "these"
-        return f"{sentence}. The arms also differ in {_named(doubtful)}: {verb} could explain some or all of it."
-    return f"{sentence}."
+        return f"The arms also differ in {_named(doubtful)}: {verb} could explain some or all of it."
+    return ""
 
 
 def _named(differences: Sequence[Difference]) -> str:
@@ -123,8 +131,9 @@ def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
     """The verdict of a break-even question in one sentence."""
     at = f" at {where}" if where else ""
     least = "at least " if answer.missing else ""
-    needs = f"break-even needs an accept length of {least}{number(answer.break_even_accept_length)}"
-    reached = "" if answer.accept_length is None else f"{number(answer.accept_length)} is reached"
+    break_even = _trimmed(answer.break_even_accept_length, answer.break_even_interval)
+    needs = f"break-even needs an accept length of {least}{break_even}"
+    reached = f"{_trimmed(answer.accept_length, answer.accept_length_interval)} is reached"
     match answer.verdict:
         case "impossible":
             return (
@@ -133,8 +142,8 @@ def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
             )
         case "inconsistent":
             return (
-                f"The figures are inconsistent{at}: a break-even of {number(answer.break_even_accept_length)} says "
-                "that a whole cycle takes less time than one plain decode step."
+                f"The figures are inconsistent{at}: a break-even of {break_even} says that a whole cycle takes less "
+                "time than one plain decode step."
             )
         case "win":
             if answer.missing and answer.headroom_ms is not None:
@@ -155,6 +164,10 @@ def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
             return f"Speculation breaks even{at}, as far as the figures can tell: {needs}, {reached}."
         case _:
             return f"{needs[0].upper()}{needs[1:]}{at}; no accept length was given."
+
+
+def _trimmed(value: float | None, interval: Interval | None) -> str:
+    return number(value, None if interval is None else (interval[1] - interval[0]) / 2)
 
 
 def missing_sentence(answer: BreakEven) -> str:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eaglediag.analysis import breakeven
 from eaglediag.analysis.breakeven import BreakEven, Interval
-from eaglediag.analysis.comparison import Comparison
-from eaglediag.analysis.figures import number
+from eaglediag.analysis.figures import listed, number
 from eaglediag.analysis.graph_price import EAGER, RefusedError, graphed
 from eaglediag.analysis.pairing import Row
 from eaglediag.capture.model import Capture, Phase
 from eaglediag.errors import UsageError
 
+if TYPE_CHECKING:
+    from eaglediag.analysis.comparison import Comparison
+
 #: Fewer verify passes than this say too little about single positions.
 MIN_PASSES = 200
+#: Verdicts that say whether speculation pays.
+DECIDED = ("win", "lose", "impossible")
 GRAPHED_ALREADY = "every phase has its graph already"
 
 Bound = Literal["at least", "at most", "about", ""]
@@ -167,23 +171,26 @@ def what_if(asked: Sequence[str], arms: Arms, comparison: Comparison) -> WhatIf:
 
 
 def crossover(points: Sequence[tuple[int, BreakEven]]) -> str:
-    """From which batch on speculation loses, within the batch sizes that were measured."""
-    speedups = [(size, answer.speedup) for size, answer in points if answer.speedup is not None]
-    if not speedups:
+    """From which batch on speculation loses, within the batch sizes that were measured and as far as they tell."""
+    told = [(size, answer, answer.speedup) for size, answer in points if answer.speedup is not None]
+    if not told:
         return "not known"
-    measured = (
-        f"from batch {speedups[0][0]} to {speedups[-1][0]}" if len(speedups) > 1 else f"at batch {speedups[0][0]}"
-    )
-    for (small, fast), (large, slow) in pairwise(speedups):
-        if fast > 1 >= slow:
+    decided = [(size, answer.verdict == "win", speedup) for size, answer, speedup in told if answer.verdict in DECIDED]
+    open_ = [size for size, answer, _ in told if answer.verdict not in DECIDED]
+    if not decided:
+        return f"neither wins nor loses for certain at batch {listed(open_)}"
+    doubt = f"; at batch {listed(open_)} the figures cannot tell" if open_ else ""
+    measured = f"from batch {decided[0][0]} to {decided[-1][0]}" if len(decided) > 1 else f"at batch {decided[0][0]}"
+    for (small, wins, fast), (large, still, slow) in pairwise(decided):
+        if wins and not still:
             about = small + (large - small) * (fast - 1) / (fast - slow)
-            return f"loses from a batch between {small} and {large} on, about {about:.0f}"
-    if all(speedup > 1 for _, speedup in speedups):
-        return f"wins {measured}; not measured beyond"
-    if all(speedup <= 1 for _, speedup in speedups):
-        return f"loses {measured}; not measured beyond"
-    first = next(size for size, speedup in speedups if speedup > 1)
-    return f"wins only from batch {first} on, as far as was measured"
+            return f"loses from a batch between {small} and {large} on, about {about:.0f}{doubt}"
+    winning = [size for size, wins, _ in decided if wins]
+    if len(winning) == len(decided):
+        return f"wins {measured}{doubt or '; not measured beyond'}"
+    if not winning:
+        return f"loses {measured}{doubt or '; not measured beyond'}"
+    return f"wins only from batch {winning[0]} on, as far as was measured{doubt}"
 
 
 def choose(row: Row, rows: Sequence[Row], *, simulated: bool = False) -> Choice:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TextIO
 
 from eaglediag.analysis.breakeven import BreakEven, Interval
+from eaglediag.analysis.comparability import Comparability
 from eaglediag.analysis.comparison import Comparison
 from eaglediag.analysis.findings import excess_ms
 from eaglediag.analysis.held import Held
@@ -53,9 +54,9 @@ def break_even(answer: BreakEven) -> Json:
 
 def break_even_by_batch(result: Comparison, found: Sequence[Crossing]) -> Json:
     """The break-even of two captures: the headline's batch size on top, every measured one under `by_batch_size`."""
-    document: Json = {}
+    document: Json = {"outcome": result.outcome, "comparability": _comparability(result.comparability)}
     if (answer := result.main.break_even) is not None:
-        document = break_even(answer)
+        document |= break_even(answer)
     if isinstance(result.main, Row):
         document["batch_size"] = result.main.batch_size
     else:
@@ -89,16 +90,20 @@ def what_if(result: WhatIf, found: Sequence[Held] = ()) -> Json:
     }
 
 
+def _comparability(found: Comparability) -> Json:
+    return {
+        "grade": found.grade,
+        "differences": [asdict(one) for one in found.differences],
+        "unknown": list(found.unknown),
+    }
+
+
 def comparison(result: Comparison) -> Json:
     """A comparison, whole."""
     return {
         "outcome": result.outcome,
         "headline": result.headline,
-        "comparability": {
-            "grade": result.comparability.grade,
-            "differences": [asdict(one) for one in result.comparability.differences],
-            "unknown": list(result.comparability.unknown),
-        },
+        "comparability": _comparability(result.comparability),
         "baseline": _arm(result.baseline),
         "candidate": _arm(result.candidate),
         "by_batch_size": [_row(row) for row in result.rows],

@@ -310,6 +310,11 @@ def short_problems(comparison: Comparison) -> list[str]:
     return lines
 
 
+def set_accept_length(comparison: Comparison) -> list[str]:
+    """That the accept length was set, where it was; a verdict on speculation rests on it."""
+    return [f"{one.what}; {one.advice}" for one in comparison.findings if one.code == "simulated_acceptance"]
+
+
 def _cost(comparison: Comparison) -> Table:
     plain = not comparison.baseline.speculative
     parts: tuple[Phase, ...] = ("draft", "verify", "draft_extend") if comparison.candidate.speculative else ("decode",)

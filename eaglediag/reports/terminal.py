@@ -18,7 +18,7 @@ from eaglediag.analysis.figures import number, percent
 from eaglediag.analysis.findings import Finding
 from eaglediag.analysis.held import Held
 from eaglediag.analysis.policy import Check
-from eaglediag.analysis.sentences import breakeven_sentence, missing_sentence
+from eaglediag.analysis.sentences import breakeven_sentence, comparability_sentence, missing_sentence
 from eaglediag.analysis.sweep import Crossing
 from eaglediag.analysis.whatif import WhatIf
 from eaglediag.reports import tables
@@ -120,7 +120,9 @@ def render_held(found: Sequence[Held], out: Console) -> None:
 
 
 def render_break_even(result: Comparison, found: Sequence[Crossing], out: Console) -> None:
-    """Print the break-even of two captures, batch size by batch size, and what a sweep says about it."""
+    """Print the break-even of two captures, batch size by batch size, what a sweep says of it, and what is doubtful."""
+    if caution := comparability_sentence(result.comparability):
+        out.print(Text(printable(caution), style=STYLES["inconclusive"]))
     judged = [(f"batch {row.batch_size}", row.break_even) for row in result.rows]
     for where, answer in judged or [(f"concurrency {load.concurrency}", load.break_even) for load in result.loads]:
         if answer is not None:
@@ -135,7 +137,8 @@ def render_break_even(result: Comparison, found: Sequence[Crossing], out: Consol
             tables.swept(found),
             out,
         )
-    _list("Before you trust this", tables.short_problems(result), out)
+    _list("What else differs between the arms", tables.differences(result), out)
+    _list("Before you trust this", [*tables.set_accept_length(result), *tables.short_problems(result)], out)
 
 
 def _findings(findings: Sequence[Finding], out: Console, verbose: bool) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from eaglediag.analysis.comparison import compare
+from eaglediag.analysis.figures import number
 from eaglediag.capture import store
 from eaglediag.capture.model import Capture
-from tests.factories import capture, cycle, decode, denial, pair
+from tests.factories import capture, cycle, decode, denial, gpu, pair
 from tests.invoke import eaglediag
 
 SWEEP = Path(__file__).parents[2] / "benchmarks" / "results" / "h200-2026-11-29" / "sweep"
@@ -84,6 +86,40 @@ def test_inconclusive_ends_with_3(tmp_path: Path) -> None:
     assert ran.code == 3
     assert "inconclusive" in ran.out
     assert eaglediag("breakeven", paths[1], "--baseline", paths[0]).code == 3
+
+
+def test_breakeven_says_why_it_ends_with_3(tmp_path: Path) -> None:
+    baseline, eagle = pair()
+    eagle.hosts[0].gpus = [gpu(sm_mhz=1410.0)]
+    paths = written(tmp_path, baseline, eagle)
+    ran = eaglediag("breakeven", paths[1], "--baseline", paths[0])
+    assert ran.code == 3
+    assert ran.out.startswith("Not comparable: GPU clock, median (1980 of 1980 MHz against 1410 of 1980 MHz).\n")
+    assert "forbids a verdict: GPU clock" in ran.out
+    document = json.loads(eaglediag("breakeven", paths[1], "--baseline", paths[0], "--json").out)
+    assert (document["outcome"], document["comparability"]["grade"]) == ("not_comparable", "not_comparable")
+
+
+def test_breakeven_says_that_the_accept_length_was_set(tmp_path: Path) -> None:
+    baseline, eagle = pair()
+    assert eagle.server.speculation is not None
+    eagle.server.speculation.simulated_accept_length = 2.0
+    paths = written(tmp_path, baseline, eagle)
+    ran = eaglediag("breakeven", paths[1], "--baseline", paths[0])
+    assert "the accept length is pinned to 2.00, not the draft's own" in ran.out
+
+
+def test_breakeven_gives_no_digits_that_the_interval_does_not(tmp_path: Path) -> None:
+    noisy = (capture("baseline", {1: decode(5, sd=0.6)}, seed=1), capture("eagle", {1: cycle(9, sd=0.6)}, seed=2))
+    paths = written(tmp_path, *noisy)
+    ran = eaglediag("breakeven", paths[1], "--baseline", paths[0])
+    [answer] = [one.break_even for one in compare(*noisy).rows]
+    assert answer is not None
+    assert answer.break_even_interval is not None
+    low, high = answer.break_even_interval
+    said = number(answer.break_even_accept_length, (high - low) / 2)
+    assert len(said) < len(number(answer.break_even_accept_length))
+    assert f"an accept length of {said}," in " ".join(ran.out.split())
 
 
 def test_a_file_that_is_no_capture(tmp_path: Path, files: tuple[Path, Path]) -> None:

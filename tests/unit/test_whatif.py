@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from eaglediag.analysis.breakeven import Verdict, judged
 from eaglediag.analysis.comparison import Comparison, compare
 from eaglediag.analysis.held import hold
 from eaglediag.analysis.sweep import crossings
@@ -225,6 +227,25 @@ def comparison_points(*speedups: tuple[int, float]) -> Comparison:
     baseline = capture("baseline", {size: decode(10 + size / 10, gap=0.0) for size, _ in speedups}, seed=1)
     eagle = capture("eagle", {size: cycle(20 / speedup, 0, 0, 0) for size, speedup in speedups}, seed=2)
     return compare(baseline, eagle)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (("win", "break_even"), "wins at batch 1; at batch 2 the figures cannot tell"),
+        (("break_even", "win"), "wins at batch 2; at batch 1 the figures cannot tell"),
+        (("win", "break_even", "lose"), "between 1 and 3 on, about 2; at batch 2 the figures cannot tell"),
+        (("impossible", "lose"), "loses from batch 1 to 2; not measured beyond"),
+        (("break_even", "inconsistent"), "neither wins nor loses for certain at batch 1 and 2"),
+    ],
+)
+def test_a_crossover_rests_on_verdicts(verdicts: tuple[Verdict, ...], said: str) -> None:
+    speedups: dict[Verdict, float] = {"win": 1.5, "lose": 0.5, "impossible": 0.4, "break_even": 1.02, "inconsistent": 3}
+    points = [
+        (size, replace(judged(1.5, 2.0, speedups[verdict]), verdict=verdict))
+        for size, verdict in enumerate(verdicts, 1)
+    ]
+    assert said in crossover(points)
 
 
 @pytest.mark.parametrize(
