@@ -2,7 +2,8 @@
 
 A phase is priced at its device-busy time at this batch size (from a profile: what is left once nobody launches kernels)
 or at its graph cost at the nearest captured batch size. Both are lower bounds where the graphed size is the smaller
-one. The host gap is taken from a batch size at which all phases are graphs: between eager phases the host is late.
+one, and so is the host gap, taken from a batch size at which all phases are graphs: between eager phases the host is
+late.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class RefusedError(Exception):
 @dataclass(frozen=True)
 class Graphed:
     """One step or cycle with graphs, in ms. `at_least`: the phases whose price is a lower bound; so is then the total.
+    `gap_at_least`: so is the host gap.
 
     `notes` say what each price comes from; `alike` is the batch size that all come from, None when they are several
     or a profile.
@@ -34,6 +36,7 @@ class Graphed:
     parts: dict[Phase, float]
     gap_ms: float
     at_least: frozenset[Phase]
+    gap_at_least: bool
     notes: tuple[str, ...]
     alike: int | None
 
@@ -71,6 +74,7 @@ def graphed(cost: BatchCost, measured: Iterable[BatchCost], profiles: Sequence[P
         parts={**cost.parts, **{phase: price.ms for phase, price in prices.items()}},
         gap_ms=gap.ms,
         at_least=frozenset(phase for phase, price in prices.items() if price.at_least),
+        gap_at_least=gap.at_least,
         notes=_noted([*prices.values(), gap]),
         alike=sources.pop() if whole and len(sources) == 1 else None,
     )
@@ -99,9 +103,9 @@ def _gap(cost: BatchCost, phases: Sequence[Phase], measured: Sequence[BatchCost]
         return _Price(cost.gap_ms, False, None, f"host gap as it is, {number(cost.gap_ms)} ms")
     nearest = _nearest(cost.batch_size, having)
     assert nearest.gap_ms is not None
-    return _Price(
-        min(nearest.gap_ms, cost.gap_ms), False, nearest.batch_size, f"host gap at {number(nearest.gap_ms)} ms"
-    )
+    smaller = nearest.batch_size < cost.batch_size
+    text = f"host gap at {number(nearest.gap_ms)} ms"
+    return _Price(min(nearest.gap_ms, cost.gap_ms), smaller, nearest.batch_size, text)
 
 
 def _nearest(batch_size: int, having: Sequence[BatchCost]) -> BatchCost:

@@ -69,7 +69,7 @@ def hold(predicted: WhatIf, arms: Arms, measured: Capture, baseline: Capture | N
                 bound: Bound = "at least" if phase in row.prediction.at_least else ""
                 found.append(_ms(row, PHASE_NAMES[phase], row.prediction.parts[phase], bound, cycle.parts[phase]))
         if row.prediction.gap_ms is not None and cycle.gap_ms:
-            found.append(_ms(row, "host gap", row.prediction.gap_ms, "", cycle.gap_ms))
+            found.append(_ms(row, "host gap", row.prediction.gap_ms, row.prediction.gap_bound, cycle.gap_ms))
         found.append(
             Held(row.batch_size, "cycle", "ms", row.prediction.cycle_ms, row.prediction.cycle_bound, cycle.period)
         )

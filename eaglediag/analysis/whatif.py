@@ -43,12 +43,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a later capture would measure, in ms. `at_least`: the phases, decode included, priced at a lower bound."""
+    """What a later capture would measure, in ms. `at_least`: the phases, decode included, priced at a lower bound.
+
+    `gap_at_least` says the same of the cycle's host gap.
+    """
 
     step_ms: float
     parts: dict[Phase, float]
     cycle_ms: float
     at_least: frozenset[Phase] = frozenset()
+    gap_at_least: bool = False
 
     @property
     def step_bound(self) -> Bound:
@@ -58,7 +62,12 @@ class Prediction:
     @property
     def cycle_bound(self) -> Bound:
         """What kind of figure the cycle's time is."""
-        return "at least" if self.at_least - {"decode"} else ""
+        return "at least" if self.gap_at_least or self.at_least - {"decode"} else ""
+
+    @property
+    def gap_bound(self) -> Bound:
+        """What kind of figure the host gap is."""
+        return "at least" if self.gap_at_least else ""
 
     @property
     def break_even_bound(self) -> Bound:
@@ -126,6 +135,7 @@ class _Scenario:
     chain: bool
     like: Row
     at_least: frozenset[Phase] = frozenset()
+    gap_at_least: bool = False
     simulated: bool = False
     notes: tuple[str, ...] = ()
 
@@ -243,7 +253,7 @@ def _answer(row: Row, changes: Sequence[Change], comparison: Comparison, arms: A
         cycle_ms=cycle,
         chain=scenario.chain,
     )
-    prediction = Prediction(step, scenario.parts, cycle, scenario.at_least)
+    prediction = Prediction(step, scenario.parts, cycle, scenario.at_least, scenario.gap_at_least)
     return WhatIfRow(row.batch_size, row.break_even, after, prediction, scenario.notes)
 
 
@@ -302,7 +312,7 @@ def _with_graph(scenario: _Scenario, comparison: Comparison, arms: Arms) -> _Sce
         if priced is not None:
             scenario = replace(scenario, at_least=scenario.at_least | priced.at_least)
     if cycle is not None:
-        scenario = replace(scenario, parts=cycle.parts, cycle_ms=cycle.total_ms)
+        scenario = replace(scenario, parts=cycle.parts, cycle_ms=cycle.total_ms, gap_at_least=cycle.gap_at_least)
     if step is not None:
         scenario = replace(scenario, step_ms=step.total_ms)
     alike = {priced.alike for priced in (cycle, step) if priced}

@@ -172,6 +172,7 @@ def _prediction(one: Prediction) -> Json:
         "bounds": {
             "step": one.step_bound or None,
             "cycle": one.cycle_bound or None,
+            "gap": one.gap_bound or None,
             "break_even": one.break_even_bound or None,
             "speedup": one.speedup_bound or None,
         },

@@ -123,7 +123,7 @@ def predictions(result: WhatIf) -> Table:
                 number(row.before.cycle_ms),
                 _fixed(one.cycle_ms, SIGNS[one.cycle_bound]),
                 *parts,
-                _fixed(one.gap_ms),
+                _fixed(one.gap_ms, SIGNS[one.gap_bound]),
             )
         )
     return Table(

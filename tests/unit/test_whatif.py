@@ -113,6 +113,7 @@ def test_the_flag_that_gives_one_arm_its_graph_gives_it_to_the_other() -> None:
     assert row.prediction.gap_ms == pytest.approx(0.05, rel=0.05)
     assert row.after.break_even_accept_length == pytest.approx(6.85 / 4.62, rel=0.02)
     assert row.prediction.at_least == {"decode", "draft", "verify", "draft_extend"}
+    assert row.prediction.gap_bound == "at least"
     assert (row.prediction.break_even_bound, row.prediction.speedup_bound) == ("about", "about")
     # The noise of the eager steps is not the noise of the graphs that price them.
     low, high = row.after.break_even_interval or (0, 0)
