@@ -14,6 +14,7 @@ from eaglediag.errors import CaptureError
 
 #: Far above any real capture (ten minutes on eight ranks stay under 5 MB): a file beyond it is not one.
 MAX_BYTES = 64 * 1024 * 1024
+IMPORT = "for logs, benchmark files and metrics use `eaglediag import`"
 
 
 def write(capture: Capture, path: Path) -> None:
@@ -51,7 +52,7 @@ def read(path: Path) -> Capture:
         if size > MAX_BYTES:
             raise CaptureError(
                 f"{path} is {size / 1e6:.0f} MB, more than a capture can be ({MAX_BYTES / 1e6:.0f} MB)",
-                "give the capture, not the raw steps or a log",
+                "give the capture, not the raw steps; for logs use `eaglediag import`",
             )
         text = path.read_bytes()
     except OSError as error:
@@ -86,13 +87,16 @@ def parse(text: bytes, name: str) -> Capture:
             if isinstance(error, json.JSONDecodeError) and error.pos >= len(text) - 1
             else str(error)
         )
+        # A capture is one JSON object; what begins otherwise, or goes on behind it, never was one.
+        other = text.strip() and (text.lstrip()[:1] != b"{" or str(error).startswith("Extra data"))
         raise CaptureError(
-            f"{name} is not a capture: not valid JSON ({where})", "probe again, or give another file"
+            f"{name} is not a capture: not valid JSON ({where})",
+            IMPORT if other else "probe again, or give another file",
         ) from error
     if not isinstance(document, dict) or "schema_version" not in document or "tool_version" not in document:
         raise CaptureError(
             f"{name} is JSON, but not an eaglediag capture",
-            "for logs, benchmark files and metrics use `eaglediag import`",
+            IMPORT,
         )
     version = document["schema_version"]
     if isinstance(version, int) and version > SCHEMA_VERSION:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -69,6 +70,32 @@ def test_a_written_capture_has_the_permissions_of_any_output(tmp_path: Path) -> 
 
 def document(**changes: Any) -> dict[str, Any]:
     return {**small().model_dump(mode="json"), **changes}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[2026-01-02 12:00:00] server_args=ServerArgs(tp_size=1)\n",
+        b"INFO 01-02 12:00:00 [api_server.py:1] vLLM API server version 0.11\n",
+        b"# HELP sglang:num_running_reqs x\n",
+        gzip.compress(b"[2026-01-02 12:00:00] Decode batch\n"),
+        b'{"log": "Decode batch"}\n{"log": "Decode batch"}\n',
+        b'{"output_throughput": 2.0}',
+    ],
+)
+def test_what_is_no_capture_but_may_be_imported_is_pointed_there(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(content)
+    with pytest.raises(CaptureError) as caught:
+        store.read(path)
+    assert "eaglediag import" in caught.value.advice
+
+
+@pytest.mark.parametrize("content", [b"", json.dumps({"schema_version": 1}).encode()[:-3]])
+def test_a_capture_that_is_cut_off_is_not(content: bytes) -> None:
+    with pytest.raises(CaptureError) as caught:
+        store.parse(content, "eagle.json")
+    assert "probe again" in caught.value.advice
 
 
 @pytest.mark.parametrize(

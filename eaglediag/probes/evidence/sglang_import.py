@@ -157,7 +157,7 @@ class SglangLog:
 
     def _launched(self, event: ServerArgs) -> None:
         launch = self.launches[-1]
-        if launch.arguments and _identity(launch.arguments) != _identity(event.arguments):
+        if launch.arguments and identity(launch.arguments) != identity(event.arguments):
             launch.finish()
             # What matters is the last launch that served, and how many there were.
             self.launches = [*self.launches[-MAX_LAUNCHES:], Launch()]
@@ -212,6 +212,6 @@ def _count(texts: Counter[str], text: str) -> None:
         texts[text] += 1
 
 
-def _identity(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def identity(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """The arguments without those that differ from node to node and from start to start of one server."""
     return {name: value for name, value in arguments.items() if name not in _PER_START}

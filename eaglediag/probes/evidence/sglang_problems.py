@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from eaglediag.capture.model import Phase, Problem, Server
 from eaglediag.probes.evidence.decode_series import DecodeSeries, accept_rate_counts_bonus
-from eaglediag.probes.evidence.sglang_import import Launch, SglangLog
+from eaglediag.probes.evidence.sglang_import import Launch, SglangLog, identity
 from eaglediag.probes.evidence.sglang_log import Rank
 from eaglediag.probes.evidence.sglang_server import decode_log_interval
 
@@ -31,7 +32,7 @@ def of_the_log(log: SglangLog, launch: Launch, source: str) -> Iterator[Problem]
     if len(log.launches) > 1:
         yield Problem(
             code="several_launches",
-            message=f"the log holds {len(log.launches)} launches with different arguments; one is used",
+            message=f"the log holds {len(log.launches)} launches with different arguments; {_which(log, launch)}",
             advice="cut the log at `server_args=` to use another",
         )
     if log.unreadable:
@@ -166,6 +167,25 @@ def _accept_lengths(series: dict[Rank, DecodeSeries], server: Server) -> Iterato
             message=f"`accept rate` fits neither of its meanings at {width} draft tokens",
             advice="the server_args may not be this server's, or its speculation is adaptive",
         )
+
+
+def _which(log: SglangLog, launch: Launch) -> str:
+    """`number 2 is used, the last with decode lines, started 2026-01-02 12:16:40 with tp_size=2`."""
+    used = f"number {1 + next(i for i, one in enumerate(log.launches) if one is launch)} is used, the last"
+    used += " with decode lines" if launch.series else ""
+    if launch.started is not None:
+        used += time.strftime(", started %Y-%m-%d %H:%M:%S", time.gmtime(launch.started))
+    others = [identity(one.arguments) for one in log.launches if one is not launch]
+    own = {
+        name: value
+        for name, value in identity(launch.arguments).items()
+        if any(one.get(name) != value for one in others)
+    }
+    # What speculation was told says most.
+    names = sorted(own, key=lambda name: (not name.startswith("speculative_"), own[name] is None, name))
+    shown = [f"{name}={str(own[name])[:60]}" for name in names[:3]]
+    more = f" and {len(names) - 3} more of its own" if len(names) > 3 else ""
+    return used + (f" with {', '.join(shown)}{more}" if shown else "")
 
 
 def _listed(sizes: list[int]) -> str:
