@@ -28,10 +28,12 @@ def check(
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The policy, in TOML. [default: tool.eaglediag.check of ./pyproject.toml]"),
+        typer.Option(
+            metavar="FILE", help="The policy, in TOML.", show_default="tool.eaglediag.check of ./pyproject.toml"
+        ),
     ] = None,
     on_inconclusive: Annotated[
-        Inconclusive | None, typer.Option(help="What a gate without an answer does. [default: fail]")
+        Inconclusive | None, typer.Option(help="What a gate without an answer does.", show_default="fail")
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write markdown, for a job summary.")] = None,
@@ -42,6 +44,8 @@ def check(
 
     Ends with 0 when every gate passed, 1 when one failed, 3 when one has no answer (or warns, with
     --on-inconclusive warn).
+
+    Example: eaglediag check results/eagle.json --baseline results/baseline.json --junit checks.xml
     """
     from dataclasses import replace
 
@@ -69,7 +73,7 @@ def _policy(path: Path | None) -> Policy:
     document = _toml(path)
     table = document.get("tool", {}).get("eaglediag", {}).get("check", document)
     if not table:
-        raise UsageError(f"{path} holds no policy", "see the README for its keys")
+        raise UsageError(f"{path} holds no policy", "see docs/ci.md for its keys")
     return gates.read(table, str(path))
 
 

@@ -31,6 +31,8 @@ def compare(
     """Say which of two captures is faster, by how much, and why.
 
     Ends with 0 when they could be compared, whatever came out, and with 3 when the data support no verdict.
+
+    Example: eaglediag compare results/baseline.json results/eagle.json
     """
     from eaglediag.analysis.comparison import compare as compared
     from eaglediag.capture import store

@@ -22,7 +22,9 @@ def export(
     ] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The steps as CSV; .gz compresses.")] = None,
     parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="FILE", help="The steps as Parquet; needs eaglediag[parquet].")
+        Path | None,
+        # The bracket is escaped: help is Rich's markup.
+        typer.Option("--parquet", metavar="FILE", help="The steps as Parquet; needs eaglediag\\[parquet]."),
     ] = None,
 ) -> None:
     """Write the recorded steps as a trace or a table.

@@ -36,6 +36,8 @@ def import_(
 
     Nothing is measured and nothing is contacted. What the files cannot say is said in the capture, with the command
     that would find out.
+
+    Example: eaglediag import server.log bench.jsonl -o eagle.json
     """
     from eaglediag.capture import store
     from eaglediag.probes.evidence.assemble import assemble, read

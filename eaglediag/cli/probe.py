@@ -48,12 +48,12 @@ def probe(
     ] = 1,
     arm: Annotated[
         str | None,
-        typer.Option(help="What the capture calls this arm. [default: eagle with speculation, else baseline]"),
+        typer.Option(help="What the capture calls this arm.", show_default="eagle with speculation, else baseline"),
     ] = None,
     concurrency: Annotated[str, typer.Option(metavar="N,N,..", help="Concurrent requests to measure at.")] = "1,4,12",
     requests: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests per concurrency. [default: 4 for each concurrent one, at least 16]"),
+        typer.Option(min=1, help="Requests per concurrency.", show_default="4 for each concurrent one, at least 16"),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate per request.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 0.0,

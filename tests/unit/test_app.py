@@ -34,6 +34,26 @@ def test_every_command_is_listed_and_loads() -> None:
         assert f"eaglediag {name}" in eaglediag(name, "--help").out
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str) -> None:
+    """Beside the line with the usage."""
+    assert eaglediag(name, "--help").out.count(f"eaglediag {name}") > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("export", "needs eaglediag[parquet]."),
+        ("check", "[default: (tool.eaglediag.check of ./pyproject.toml)]"),
+        ("check", "[default: (fail)]"),
+        ("probe", "[default: (eagle with speculation, else baseline)]"),
+        ("probe", "[default: (4 for each concurrent one, at least 16)]"),
+    ],
+)
+def test_brackets_in_help_are_no_markup(name: str, said: str) -> None:
+    assert said in eaglediag(name, "--help", width=200).out
+
+
 def test_version() -> None:
     assert eaglediag("--version").out.startswith("eaglediag 0.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,8 @@ def test_an_option_the_release_does_not_know() -> None:
     (finding,) = lint("python -m sglang.launch_server --model-path m --tp-sise 2", [], rules)
     assert (finding.level, finding.code, finding.advice) == ("error", "unknown_option", "did you mean --tp-size?")
     assert lint("python -m sglang.launch_server --model-pa m", [], rules) == []
+    (finding,) = lint("python -m sglang.launch_server --model-path m --foo", [], rules)
+    assert finding.advice == "see its --help"
 
 
 def test_the_old_maximum_option_is_gone() -> None:
@@ -162,7 +165,41 @@ def test_the_command() -> None:
     assert json.loads(ran.out)["findings"][0]["code"] == "speculation_off"
 
 
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [
+        ("0.5.9", "by the rules of 0.5.9, built in;"),
+        ("0.5.21", "by the rules of 0.5.21, built in;"),
+        ("9.9.9", "by the rules of 0.5.23, built in: 9.9.9 is not known, only 0.5.2 to 0.5.23;"),
+        ("0.4.1", "by the rules of 0.5.2, built in: 0.4.1 is not known, only 0.5.2 to 0.5.23;"),
+    ],
+)
+def test_it_says_by_which_rules_it_judged(release: str, said: str) -> None:
+    ran = eaglediag("lint", EAGLE, "--release", release)
+    assert ran.err.startswith(f"0 findings ({said}")
+    assert "options are not checked for existence, which --source FOLDER does" in ran.err
+    told = json.loads(eaglediag("lint", EAGLE, "--release", release, "--json").out)
+    assert (told["release"], told["options_checked"]) == (release, False)
+    assert f"by the rules of {told['judged_as']}," in ran.err
+
+
+def test_options_are_checked_by_a_source(tmp_path: Path) -> None:
+    arguments = tmp_path / "sglang" / "srt" / "server_args.py"
+    arguments.parent.mkdir(parents=True)
+    arguments.write_text("class ServerArgs:\n    model_path: str\n    tp_size: int = 1\n")
+    (tmp_path / "sglang-9.9.9.dist-info").mkdir()
+    ran = eaglediag("lint", "python -m sglang.launch_server --model-path m --foo 3", "--source", tmp_path)
+    assert (ran.code, ran.out) == (1, "error: SGLang 9.9.9 has no option --foo; see its --help\n")
+    assert ran.err == f"1 finding (by the rules of 9.9.9, {tmp_path / 'sglang'})\n"
+
+
+def test_a_vllm_command_is_not_judged_by_an_sglang_release() -> None:
+    ran = eaglediag("lint", VLLM + " --foo")
+    assert (ran.code, ran.err) == (0, "0 findings (a vLLM command; options are not checked for existence)\n")
+
+
 def test_usage_errors_of_the_command() -> None:
+    assert "main is not a release; give one like 0.5.23" in eaglediag("lint", EAGLE, "--release", "main").err
     assert eaglediag("lint", EAGLE, "--concurrency", "many").code == 2
     assert eaglediag("lint", EAGLE, "--source", "/nonexistent").code == 2
     assert eaglediag("lint", "make coffee").code == 2

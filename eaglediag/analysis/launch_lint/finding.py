@@ -8,8 +8,10 @@ from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
-#: The newest release whose source these rules were read in.
-NEWEST = "0.5.23"
+from eaglediag.errors import UsageError
+
+#: The oldest and the newest release whose source these rules were read in.
+OLDEST, NEWEST = "0.5.2", "0.5.23"
 
 Level = Literal["error", "warning", "note"]
 
@@ -43,6 +45,30 @@ class Rules:
             return Version(self.release) >= Version(release)
         except InvalidVersion:
             return True
+
+    @property
+    def judged_as(self) -> str:
+        """The release whose rules these are: with the built-in ones the nearest that was read.
+
+        Raises UsageError for a release that is no version.
+        """
+        try:
+            version = Version(self.release)
+        except InvalidVersion:
+            raise UsageError(f"{self.release} is not a release", f"give one like {NEWEST}") from None
+        if self.options is not None:
+            return self.release
+        return OLDEST if version < Version(OLDEST) else NEWEST if version > Version(NEWEST) else self.release
+
+    @property
+    def basis(self) -> str:
+        """By what a command is judged, for the line behind the findings."""
+        judged = f"by the rules of {self.judged_as}, {self.source}"
+        if self.judged_as != self.release:
+            judged += f": {self.release} is not known, only {OLDEST} to {NEWEST}"
+        if self.options is None:
+            judged += "; options are not checked for existence, which --source FOLDER does"
+        return judged
 
     @property
     def maximum_option(self) -> str:

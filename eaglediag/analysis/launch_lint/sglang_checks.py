@@ -44,7 +44,7 @@ def _options(command: Command, rules: Rules) -> Iterator[Finding]:
         # argparse takes an abbreviation that fits one option alone.
         fits = sum(option.startswith(name) for option in rules.options)
         if name.startswith("--") and name not in rules.options and fits != 1:
-            close = get_close_matches(name, rules.options, 1)
+            close = get_close_matches(name, rules.options, 1, cutoff=0.8)
             yield Finding(
                 "error",
                 "unknown_option",
