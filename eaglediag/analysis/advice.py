@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from eaglediag.analysis.launch_lint.finding import Rules
-from eaglediag.capture.model import Denial, Frame, Phase, Server
+from eaglediag.capture.model import Capture, Denial, Frame, Phase, Server
 from eaglediag.errors import UsageError
 
 #: How far above the size that is needed a captured one is looked for.
@@ -31,7 +31,8 @@ class Advice:
     """What would have allowed the graph.
 
     `add`: `flag` as one would type it, value included; `remove`: the flag that would have to go; `structural`: no flag
-    changes this, and `why` says what it is. `cost` says what the flag costs and how that is known; "" if it is not.
+    changes this, and `why` says what it is. `cost` says what the flag costs and how that is known, or why it is not;
+    "" if nothing is on record.
     """
 
     code: str
@@ -62,11 +63,12 @@ class Advice:
 
 @dataclass(frozen=True)
 class Seen:
-    """A denial beside the server it happened on."""
+    """A denial beside the server it happened on. `alone` is as `alone_on_gpus` says."""
 
     denial: Denial
     leaf: Frame
     server: Server
+    alone: bool | None = None
 
     @property
     def rules(self) -> Rules:
@@ -108,19 +110,44 @@ class Known:
     advise: Advisor
 
 
-def advise(denial: Denial, server: Server) -> Advice | None:
-    """What would have allowed what was seen; None for a condition that is not known, or whose values do not tell."""
+def alone_on_gpus(capture: Capture) -> bool | None:
+    """Whether only the server's own ranks were seen on its GPUs; None when the capture does not say.
+
+    Of an arm that was started several times the ranks are the first start's, and the processes those of all.
+    """
+    ranks = {(rank.host, rank.pid) for rank in capture.instrumentation.ranks}
+    several = any(window.repeat for window in capture.windows)
+    seen = [(gpu.host, one) for host in capture.hosts for gpu in host.gpus for one in gpu.processes]
+    return all(one.ours if several else (where, one.pid) in ranks for where, one in seen) if seen else None
+
+
+def advise(denial: Denial, server: Server, alone: bool | None = None) -> Advice | None:
+    """What would have allowed what was seen; None for a condition that is not known, or whose values do not tell.
+
+    `alone`: whether the server had its GPUs for itself, without which the memory of its graphs is not its own.
+    """
     if not denial.frames:
         return None
-    seen = Seen(denial, denial.frames[-1], server)
+    seen = Seen(denial, denial.frames[-1], server, alone)
     known = known_condition(seen.leaf.text, seen.leaf.shown)
     return None if known is None else known.advise(seen)
 
 
-def room_for(wanted: int, most: int, phase: Phase, server: Server) -> Advice:
+def room_for(wanted: int, most: int, phase: Phase, server: Server, alone: bool | None = None) -> Advice:
     """What makes a release capture sizes up to `wanted` requests when `most` is the largest that it captured."""
     frame = Frame(file="", line=0, function="", text="", shown="")
-    return _raise_maximum(Seen(Denial(phase=phase, gate=""), frame, server), "batch_too_large", wanted, most)
+    return _raise_maximum(Seen(Denial(phase=phase, gate=""), frame, server, alone), "batch_too_large", wanted, most)
+
+
+def switched_off(server: Server) -> Advice | None:
+    """The argument with which the server was told to capture no graphs for decode and verify; None without one."""
+    if server.arguments.get("disable_cuda_graph"):
+        return Advice("no_runner", "remove", "--disable-cuda-graph")
+    if server.arguments.get("disable_decode_cuda_graph"):
+        return Advice("no_runner", "remove", "--disable-decode-cuda-graph")
+    if _backend(server, "decode") == "disabled":
+        return Advice("no_runner", "remove", "--cuda-graph-backend-decode disabled")
+    return None
 
 
 def known_condition(text: str, shown: str = "") -> Known | None:
@@ -179,18 +206,25 @@ def _captured(seen: Seen) -> list[int]:
 
 
 def _cost(seen: Seen, more: int) -> str:
-    """What `more` sizes take: the captured ones' mean, phase by phase, as they are captured for every phase."""
+    """What `more` sizes take: the captured ones' mean, phase by phase, as they are captured for every phase.
+
+    The engine tells by how much the GPU's free memory fell, whoever took it.
+    """
     told = [
         (phase, graphs.memory_gb, len(graphs.sizes))
         for phase, graphs in seen.server.captured.items()
-        if graphs.memory_gb is not None and graphs.sizes
+        # Prefill's graphs are of tokens and have an option of their own.
+        if graphs.memory_gb is not None and graphs.sizes and phase != "extend"
     ]
     if not told or not more:
         return ""
+    if seen.alone is False:
+        return "what it takes is not known: the engine counts the GPU's free memory, and other processes were on it"
     extra = sum(more * memory / sizes for _, memory, sizes in told)
     basis = ", ".join(f"{sizes} of {phase.replace('_', '-')} {memory:.2f} GB" for phase, memory, sizes in told)
     what = "1 more size" if more == 1 else f"{more} more sizes"
-    return f"about {extra:.2f} GB more for {what}, at the mean of those captured: {basis}"
+    whose = "" if seen.alone else ", counted for the whole GPU"
+    return f"about {extra:.2f} GB more for {what}, at the mean of those captured{whose}: {basis}"
 
 
 def _dropped(seen: Seen) -> str:
@@ -280,12 +314,9 @@ def _no_runner(seen: Seen) -> Advice | None:
         return Advice("no_runner", "add", "--enable-torch-compile", why="on a CPU only a compiled decode has graphs")
     if cpu and phase != "decode":
         return Advice("no_runner", "structural", why="no graphs are made for this phase on a CPU")
-    if seen.argument("disable_cuda_graph"):
-        return Advice("no_runner", "remove", "--disable-cuda-graph")
-    if seen.argument("disable_decode_cuda_graph"):
-        return Advice("no_runner", "remove", "--disable-decode-cuda-graph")
-    if _backend(seen, "decode") == "disabled":
-        return Advice("no_runner", "remove", "--cuda-graph-backend-decode disabled")
+    off = switched_off(seen.server)
+    if off is not None:
+        return off
     speculation = seen.server.speculation
     if phase == "draft" and speculation is not None and speculation.num_steps == 1:
         return Advice("no_runner", "structural", why="with one draft step there is nothing to capture")
@@ -304,8 +335,8 @@ def _no_prefill_runner(seen: Seen) -> Advice | None:
     return None
 
 
-def _backend(seen: Seen, phase: str) -> object:
-    config = seen.server.arguments.get("cuda_graph_config")
+def _backend(server: Server, phase: str) -> object:
+    config = server.arguments.get("cuda_graph_config")
     one = config.get(phase) if isinstance(config, dict) else None
     return one.get("backend") if isinstance(one, dict) else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eaglediag.analysis.advice import Advice, advise
+from eaglediag.analysis.advice import Advice, advise, alone_on_gpus
 from eaglediag.analysis.figures import percent
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Capture, Denial, Phase, Server
@@ -33,13 +33,8 @@ class Refusals:
     @property
     def times(self) -> str:
         """`504 times on each of 8 ranks (all of its passes)`."""
-        counts = sorted(self.counts.values())
-        if not counts:
-            return "0 times"
-        times = f"{counts[0]} times" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} times"
-        ranks = "" if len(counts) == 1 else f" on each of {len(counts)} ranks"
         share = "" if self.share is None else f" ({'all' if self.share >= 1 else percent(self.share)} of its passes)"
-        return f"{times}{ranks}{share}"
+        return times(self.counts) + (share if self.counts else "")
 
     @property
     def line(self) -> str:
@@ -56,6 +51,15 @@ class Refusals:
         if not self.denial.explained and self.denial.reason and self.denial.reason not in said:
             said += f"; unexplained: {self.denial.reason}"
         return said if self.advice is None or not self.denial.decides else f"{said}; {self.advice.short}"
+
+
+def times(by_rank: Mapping[int, int]) -> str:
+    """`504 times on each of 8 ranks`."""
+    counts = sorted(by_rank.values())
+    if not counts:
+        return "0 times"
+    often = f"{counts[0]} times" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} times"
+    return often + ("" if len(counts) == 1 else f" on each of {len(counts)} ranks")
 
 
 def refusals(capture: Capture) -> list[Refusals]:
@@ -87,7 +91,7 @@ def _merged(denials: Sequence[Denial], capture: Capture) -> Refusals:
     total = sum(counts.values())
     # A gate asked more often than once a pass has no share of passes.
     share = total / passes if passes and total <= passes else None
-    return Refusals(most, sizes, counts, share, advise(most, capture.server))
+    return Refusals(most, sizes, counts, share, advise(most, capture.server, alone_on_gpus(capture)))
 
 
 def _passes(capture: Capture, phase: Phase, sizes: Sequence[int]) -> int:

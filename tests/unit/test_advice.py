@@ -10,7 +10,17 @@ from pydantic import JsonValue
 from eaglediag.analysis.advice import Advice, advise, room_for
 from eaglediag.analysis.denials import denial_line, refusals
 from eaglediag.analysis.sentences import condition
-from eaglediag.capture.model import CapturedGraphs, Denial, Frame, Phase, PhaseStats, RankWindow, Server, Speculation
+from eaglediag.capture.model import (
+    CapturedGraphs,
+    Denial,
+    Frame,
+    GpuProcess,
+    Phase,
+    PhaseStats,
+    RankWindow,
+    Server,
+    Speculation,
+)
 from tests.factories import capture, cycle, decode, denial
 
 RUNNER = "sglang/srt/model_executor/runner/decode_cuda_graph_runner.py"
@@ -94,9 +104,34 @@ def test_the_cost_is_the_mean_of_what_was_captured_in_every_phase() -> None:
     on.captured["draft_extend"] = CapturedGraphs(sizes=[1, 2, 3, 4, 5, 6, 7, 8])
     cost = advice(too_large(12, 8), on).cost
     assert cost == (
-        "about 0.08 GB more for 2 more sizes, at the mean of those captured: 8 of verify 0.24 GB, 8 of draft 0.08 GB"
+        "about 0.08 GB more for 2 more sizes, at the mean of those captured, counted for the whole GPU: "
+        "8 of verify 0.24 GB, 8 of draft 0.08 GB"
     )
     assert advice(too_large(12, 8)).cost == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "repeat", "cost"),
+    [
+        ([], 0, "at the mean of those captured, counted for the whole GPU: 4 of decode 68.54 GB"),
+        ([(1000, True)], 0, "at the mean of those captured: 4 of decode 68.54 GB"),
+        ([(1000, True), (1459, True)], 0, "what it takes is not known"),
+        ([(1000, True), (1459, False)], 1, "what it takes is not known"),
+        ([(1000, True), (1459, True)], 1, "at the mean of those captured: 4 of decode 68.54 GB"),  # started twice
+    ],
+)
+def test_memory_is_the_servers_own_only_where_nobody_else_was_on_the_gpu(
+    seen: list[tuple[int, bool]], repeat: int, cost: str
+) -> None:
+    """Several servers that start at once on one GPU all count each other's memory as their graphs'."""
+    baseline = capture("baseline", {12: decode(12, graph={"decode": False})}, denials=[denial("decode", 12)])
+    baseline.server.captured["decode"] = CapturedGraphs(sizes=[1, 2, 4, 8], memory_gb=68.54)
+    baseline.hosts[0].gpus[0].processes = [GpuProcess(pid=pid, ours=ours) for pid, ours in seen]
+    baseline.windows[0].repeat = repeat
+    [found] = refusals(baseline)
+    assert found.advice is not None
+    assert cost in found.advice.cost
+    assert ("17." in found.advice.cost) == ("mean" in cost)
 
 
 def test_a_list_of_sizes_is_completed() -> None:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from eaglediag.analysis.comparison import Comparison, compare
-from eaglediag.analysis.findings import excess_ms
+from eaglediag.analysis.figures import number
+from eaglediag.analysis.findings import Finding, excess_ms
 from eaglediag.analysis.findings.acceptance import by_position
 from eaglediag.analysis.findings.cost import fit
-from eaglediag.capture.model import Capture, CapturedGraphs, Collective, Overhead, PhaseStats, Profile
+from eaglediag.analysis.whatif import choose
+from eaglediag.capture.model import (
+    Capture,
+    CapturedGraphs,
+    Collective,
+    Denial,
+    Overhead,
+    Phase,
+    PhaseStats,
+    Problem,
+    Profile,
+    Refusal,
+)
 from eaglediag.reports.tables import denials, left_out
-from tests.factories import capture, cycle, decode, denial, distribution, gpu, pair
+from tests.factories import Cost, capture, cycle, decode, denial, distribution, gpu, pair
 
 
 def codes(found: Comparison) -> set[str]:
@@ -286,19 +299,193 @@ def test_a_refusal_is_shown_when_nothing_else_explains_an_eager_phase() -> None:
     assert len(denials(found)) == 1
 
 
-def test_graphs_that_leave_the_gpu_waiting() -> None:
-    def profiled(graphs: float) -> set[str]:
-        one = Profile(
-            phase="verify",
-            batch_size=1,
-            steps=4,
-            kernels_per_step=480,
-            launches_per_step=28,
-            graph_launches_per_step=graphs,
-            device_busy_ms=4.8,
-            span_ms=6.1,
-        )
-        return spoil(lambda _, eagle: eagle.profiles.append(one))
+def profile(phase: Phase, busy: float, span: float, graphs: float = 1) -> Profile:
+    return Profile(
+        phase=phase,
+        batch_size=1,
+        steps=19,
+        kernels_per_step=480,
+        launches_per_step=28,
+        graph_launches_per_step=graphs,
+        device_busy_ms=busy,
+        span_ms=span,
+    )
 
-    assert "host_late" in profiled(1)
-    assert "host_late" not in profiled(0)
+
+def waiting(cycle_ms: float, profiles: Sequence[Profile]) -> list[Finding]:
+    eagle = capture("eagle", {1: cycle(cycle_ms - 2.0, draft=1.0, draft_extend=0.4, gap=0.6)}, seed=2)
+    eagle.profiles = list(profiles)
+    found = compare(capture("baseline", {1: decode(3.4)}, seed=1), eagle).findings
+    return [finding for finding in found if finding.code == "host_late"]
+
+
+def test_graphs_that_leave_the_gpu_waiting() -> None:
+    def profiled(graphs: float) -> list[Profile]:
+        return [
+            profile("draft", 0.3, 0.6, graphs),
+            profile("verify", 4.8, 6.1, graphs),
+            profile("draft_extend", 0.3, 0.4, graphs),
+        ]
+
+    assert waiting(7.0, profiled(1))
+    assert not waiting(7.0, profiled(0))
+
+
+def test_the_gpu_cannot_wait_for_longer_than_the_cycle_without_the_profiler_leaves() -> None:
+    """What the profiler sees waiting is the slowed host's: 3.00 ms here, in a cycle whose kernels leave 1.29."""
+    profiled = [profile("draft", 0.65, 1.57), profile("verify", 4.67, 6.24), profile("draft_extend", 1.24, 1.74)]
+    [finding] = waiting(7.84, profiled)
+    waits = float(finding.what.split(" ms ")[0].rpartition(" ")[2])
+    assert waits == pytest.approx(7.84 - 6.56, abs=0.05)
+    assert "kernels take 6.56 ms of a cycle; without the profiler it takes 7.8" in finding.evidence[0].fact
+    assert not waiting(6.6, profiled)
+    assert not waiting(6.0, profiled)
+    assert not waiting(7.84, profiled[:2])
+
+
+def fallen(verify_ms: float, draft_ms: float) -> Comparison:
+    """Three drafted tokens, accepted less and less; passes of 1 to 4 tokens lie between decode and verify."""
+    eagle = capture("eagle", {1: cycle(verify_ms, draft=draft_ms, accept_length=2.0)}, seed=2)
+    return compare(capture("baseline", {1: decode(12)}, seed=1), eagle)
+
+
+def decayed(found: Comparison) -> list[Finding]:
+    return [finding for finding in found.findings if finding.code == "acceptance_decays_by_position"]
+
+
+def test_the_last_drafted_tokens_hardly_pay_where_fewer_are_priced_as_faster() -> None:
+    found = fallen(verify_ms=18, draft_ms=3.0)
+    [finding] = decayed(found)
+    choice = choose(found.rows[0], found.rows)
+    assert finding.sure == "likely"
+    assert finding.what.startswith("acceptance falls along the chain, to 1")
+    assert finding.what.endswith("% at position 3: the last drafted tokens hardly pay")
+    assert max(choice.speedups) == choice.speedups[0]
+    assert f"speed-up by drafted tokens: {number(choice.speedups[0])} with 1, " in finding.evidence[-1].fact
+    assert "try --speculative-num-steps 1 (" in finding.advice
+
+
+def test_drafted_tokens_that_pay_although_acceptance_falls_are_not_the_matter() -> None:
+    found = fallen(verify_ms=12.1, draft_ms=0.1)
+    assert choose(found.rows[0], found.rows).speedups[-1] == max(choose(found.rows[0], found.rows).speedups)
+    assert not decayed(found)
+
+
+def test_what_cannot_be_priced_is_only_possible() -> None:
+    eager = capture("eagle", {1: cycle(29, accept_length=2.0, graph={"verify": False})}, seed=2)
+    [finding] = decayed(compare(capture("baseline", {1: decode(12)}, seed=1), eager))
+    assert finding.sure == "possible"
+    assert "may not pay" in finding.what
+    assert "cannot be priced from this (no pass without a graph was measured on both sides of 2 tokens)" in (
+        finding.advice
+    )
+    older = capture("older", {1: cycle(29, accept_length=2.0)}, seed=1)
+    [finding] = decayed(compare(older, eager))
+    assert "there is no plain baseline here" in finding.advice
+
+
+def unexplained(eagle: Capture, baseline: Capture | None = None) -> list[Finding]:
+    found = compare(baseline or capture("baseline", {1: decode(12)}, seed=1, tp=eagle.server.tp), eagle).findings
+    return [finding for finding in found if finding.code.startswith("graph_unexplained")]
+
+
+def eager_verify(*denials: Denial, size: int = 1) -> Capture:
+    return capture("eagle", {size: cycle(29, graph={"verify": False})}, seed=2, tp=8, denials=denials)
+
+
+def test_an_eager_verify_without_a_condition_on_record_is_said_first() -> None:
+    """The founding case's question: no graph was seen, and a cause assumed that nobody had recorded."""
+    eagle = eager_verify()
+    found = compare(capture("baseline", {1: decode(12)}, seed=1, tp=8), eagle)
+    finding = found.findings[0]
+    assert finding.code == "graph_unexplained_verify"
+    assert finding.what == "eagle: verify ran without a graph at batch 1, and no condition that denied it is on record"
+    assert (finding.part, finding.sure) == ("verify", "certain")
+    assert len(unexplained(eagle)) == 1
+    passes = eagle.windows[0].ranks[0].batches[0].count
+    assert finding.evidence[0].fact == f"eagle: verify without a graph, batch 1, {passes} times on each of 8 ranks"
+    assert "no gate was traced: `eaglediag probe --launch 'the launch command'`" in finding.advice
+    assert "`eaglediag gates --release 0.5.20 --phase verify`" in finding.advice
+
+
+def test_phases_that_ran_eagerly_at_the_same_batch_sizes_are_one_finding() -> None:
+    eager = {"verify": False, "draft": False, "draft_extend": False}
+    costs = {1: cycle(20), 4: cycle(29, graph=eager), 12: cycle(29, graph=eager)}
+    eagle = capture("eagle", costs, seed=2, denials=[denial("verify", 12)])
+    found = unexplained(eagle, capture("baseline", {size: decode(12) for size in costs}, seed=1))
+    assert [finding.what for finding in found] == [
+        "eagle: verify ran without a graph at batch 4, and no condition that denied it is on record",
+        "eagle: draft and draft-extend ran without a graph at batch 4 and 12, and no condition that denied it is on "
+        "record",
+    ]
+    assert found[0].part is None
+    assert [one.fact.partition(", ")[0] for one in found[1].evidence[:2]] == [
+        "eagle: draft without a graph",
+        "eagle: draft-extend without a graph",
+    ]
+
+
+def test_how_to_get_the_condition_depends_on_how_it_was_missed() -> None:
+    traced, refused, imported = eager_verify(), eager_verify(), eager_verify()
+    traced.instrumentation.ranks[0].patched = ["gate model_executor.model_runner:ModelRunner._forward_raw"]
+    assert unexplained(traced)[0].advice.startswith("none of the traced gates said no: `eaglediag gates --release")
+    refused.instrumentation.ranks[0].refused = [Refusal(target="gate a:B.can_run", why="its source cannot be read")]
+    assert unexplained(refused)[0].advice.startswith("not traced: gate a:B.can_run (its source cannot be read); `eagle")
+    imported.source.kind = "import"
+    assert unexplained(imported)[0].advice == (
+        "`eaglediag probe --launch 'the launch command'` records which condition says no"
+    )
+
+
+@pytest.mark.parametrize("code", ["unknown_gates", "eager_passes"])
+def test_what_the_captures_problems_say_already_is_not_said_twice(code: str) -> None:
+    eagle = eager_verify()
+    eagle.problems.append(Problem(code=code, message="which condition denied a graph is not known"))
+    assert not unexplained(eagle)
+
+
+def test_what_is_on_record_is_not_unexplained() -> None:
+    baseline = capture("baseline", {12: decode(12)}, seed=1, tp=8)
+    assert not unexplained(eager_verify(denial("verify", 1)))
+    assert not unexplained(eager_verify(denial("verify", None)))
+    assert unexplained(eager_verify(denial("verify", 12)))
+    assert not unexplained(capture("eagle", {1: cycle(29)}, seed=2))
+    beyond = eager_verify(size=12)
+    beyond.server.captured["verify"] = CapturedGraphs(sizes=[1, 2, 4, 8])
+    assert not unexplained(beyond, baseline)
+    beyond.server.captured["verify"] = CapturedGraphs(sizes=[1, 2, 4, 16])
+    assert unexplained(beyond, baseline)
+
+
+def test_graphs_that_were_switched_off_are_no_riddle() -> None:
+    eagle = eager_verify()
+    eagle.server.arguments["disable_cuda_graph"] = True
+    [finding] = unexplained(eagle)
+    assert finding.what == "eagle: verify ran without a graph at batch 1, as graphs are switched off"
+    assert finding.advice == "without `--disable-cuda-graph` it would be allowed"
+
+
+def test_a_baseline_that_is_eager_for_no_recorded_reason_is_one_finding() -> None:
+    baseline = capture("baseline", {1: decode(12, graph={"decode": False})}, seed=1)
+    found = compare(baseline, capture("eagle", {1: cycle(14)}, seed=2)).findings
+    [finding] = [one for one in found if "eager" in one.code or "unexplained" in one.code]
+    assert finding.code == "baseline_eager"
+    assert "no denial of these passes" in [one.fact for one in finding.evidence]
+    assert "speculation flatters itself; no gate was traced: " in finding.advice
+
+
+def test_only_against_a_plain_baseline_does_speculation_flatter_itself() -> None:
+    def both(kind: Callable[..., Cost], phase: Phase) -> str:
+        arms = [
+            capture(arm, {12: kind(20, graph={phase: False})}, seed=seed, denials=[denial(phase, 12)])
+            for seed, arm in enumerate(("old", "new"))
+        ]
+        [finding] = [one for one in compare(*arms).findings if one.denied]
+        assert finding.what.endswith("(old); decode (new)" if phase == "decode" else "(old); verify (new)")
+        return finding.advice
+
+    assert "flatters" not in both(cycle, "verify")
+    assert "flatters" not in both(decode, "decode")
+    plain = [capture(arm, {1: decode(20, graph={"decode": False})}, seed=seed) for seed, arm in enumerate("ab")]
+    assert codes(compare(*plain)) >= {"graph_unexplained_decode"}
+    assert "baseline_eager" not in codes(compare(*plain))

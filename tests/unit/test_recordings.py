@@ -35,7 +35,14 @@ def test_what_ran_eagerly_and_why(found: Comparison) -> None:
     assert found.rows[0].candidate.graph_share["verify"] == 1.0
     assert found.rows[-1].candidate.graph_share["verify"] == 0.0
     findings = {finding.code: finding for finding in found.findings}
-    assert set(findings) == {"graph_denied_verify", "baseline_eager", "simulated_acceptance"}
+    assert set(findings) == {
+        "graph_denied_verify",
+        "graph_unexplained_draft",
+        "baseline_eager",
+        "simulated_acceptance",
+    }
+    # Only verify's gate was recorded.
+    assert "draft and draft-extend ran without a graph at batch 12" in findings["graph_unexplained_draft"].what
     condition, counted = findings["graph_denied_verify"].evidence
     assert "`cuda_graph_bs <= self.max_bs` was `12 <= 8` (decode_cuda_graph_runner.py:461)" in condition.fact
     assert counted.fact.startswith("eagle: verify, batch 12, 504 times")

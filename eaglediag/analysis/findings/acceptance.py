@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from eaglediag.analysis.figures import interval, number, percent
 from eaglediag.analysis.findings.finding import Case, Evidence, Finding
 from eaglediag.analysis.pairing import Row
+from eaglediag.analysis.whatif import Choice, choose
 
 #: An accept length below this is a collapse, not a weak drafter.
 COLLAPSED = 1.05
-#: A position accepted this much less often than the first does not pay its draft step.
+#: A position accepted this much less often than the first may not pay its draft step.
 DECAYED = 0.6
 MIN_PASSES = 200
 
@@ -24,7 +25,7 @@ def find(case: Case) -> Iterator[Finding]:
     rows = [row for row in case.rows if row.candidate.accept_length is not None]
     yield from _collapsed(rows)
     for row in rows[:1]:
-        yield from _by_position(row)
+        yield from _by_position(row, rows)
     yield from _by_batch(rows)
 
 
@@ -57,23 +58,52 @@ def _collapsed(rows: Sequence[Row]) -> Iterator[Finding]:
             return
 
 
-def _by_position(row: Row) -> Iterator[Finding]:
+def _by_position(row: Row, rows: Sequence[Row]) -> Iterator[Finding]:
+    """That acceptance falls is certain; whether fewer drafted tokens would be faster, only their price tells."""
     histogram = row.candidate.histogram
     rates = by_position(histogram)
     if sum(histogram) < MIN_PASSES or len(rates) < 2 or rates[0] == 0 or rates[-1] / rates[0] > DECAYED:
         return
+    falls = f"acceptance falls along the chain, to {percent(rates[-1])} at position {len(rates)}"
+    evidence = (
+        Evidence("accepted when reached: " + ", ".join(percent(rate) for rate in rates), "recorded verify passes"),
+        Evidence(f"{sum(histogram)} passes at batch {row.batch_size}", "recorded verify passes"),
+    )
+    choice = _priced(row, rows)
+    if choice.refused:
+        yield Finding(
+            code="acceptance_decays_by_position",
+            what=f"{falls}: the last drafted tokens may not pay",
+            evidence=evidence,
+            sure="possible",
+            advice=f"fewer cannot be priced from this ({choice.refused}): measure once with "
+            f"--speculative-num-steps {len(rates) - 1} and compare",
+            refuted_by="the shorter chain measured slower",
+            batch_size=row.batch_size,
+        )
+        return
+    *fewer, now = choice.speedups
+    best = max(fewer, default=0.0)
+    if best <= now:
+        return
+    tokens = fewer.index(best) + 1
+    shown = ", ".join(f"{number(speedup)} with {count}" for count, speedup in enumerate(choice.speedups, 1))
     yield Finding(
         code="acceptance_decays_by_position",
-        what="acceptance falls along the chain: the last drafted tokens hardly pay",
-        evidence=(
-            Evidence("accepted when reached: " + ", ".join(percent(rate) for rate in rates), "recorded verify passes"),
-            Evidence(f"{sum(histogram)} passes at batch {row.batch_size}", "recorded verify passes"),
-        ),
-        sure="certain",
-        advice="try fewer --speculative-num-steps (eaglediag breakeven --what-if draft-tokens=N prices them)",
-        refuted_by="a longer chain that is faster",
+        what=f"{falls}: the last drafted tokens hardly pay",
+        evidence=(*evidence, Evidence(f"speed-up by drafted tokens: {shown}", "priced from measured passes")),
+        sure="likely" if choice.margin is not None and best - now > choice.margin * best else "possible",
+        advice=f"try --speculative-num-steps {tokens} (eaglediag breakeven --what-if draft-tokens={tokens} says how "
+        "it is priced)",
+        refuted_by="the shorter chain measured slower",
         batch_size=row.batch_size,
     )
+
+
+def _priced(row: Row, rows: Sequence[Row]) -> Choice:
+    if row.break_even is None:
+        return Choice(row.batch_size, refused="there is no plain baseline here")
+    return choose(row, rows)
 
 
 def _by_batch(rows: Sequence[Row]) -> Iterator[Finding]:
