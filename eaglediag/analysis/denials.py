@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eaglediag.analysis.advice import Advice, advise, alone_on_gpus
+from eaglediag.analysis.advice import Advice, advise, alone_on_gpus, room_for
 from eaglediag.analysis.figures import percent
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
-from eaglediag.capture.model import Capture, Denial, Phase, Server
+from eaglediag.capture.model import Capture, Denial, Method, Phase, Server
+
+#: What speaks for several steps at once, and where a count that is not the agent's is from.
+_SAMPLES: dict[Method, str] = {"log_line": "log line", "metrics": "metrics page"}
+_SOURCES: dict[Method, str] = {"log_line": "the server's log", "metrics": "/metrics"}
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class Refusals:
 
     `counts` are by rank, all batch sizes together. `share` is theirs of the phase's passes at these batch sizes, None
     when the passes were not counted or the gate does not decide. `advice` is None for a condition that is not known.
+    `method` is how they were counted; with `sampled`, not every pass was: a line or a page spoke for several steps, and
+    of `sampled` of them `total` told of the refusal.
     """
 
     denial: Denial
@@ -24,6 +30,8 @@ class Refusals:
     counts: Mapping[int, int]
     share: float | None
     advice: Advice | None
+    method: Method = "host_clock"
+    sampled: int | None = None
 
     @property
     def total(self) -> int:
@@ -32,9 +40,16 @@ class Refusals:
 
     @property
     def times(self) -> str:
-        """`504 times on each of 8 ranks (all of its passes)`."""
+        """`504 times on each of 8 ranks (all of its passes)`, or `seen in 4 of 4 log lines`."""
+        if self.sampled:
+            return f"seen in {self.total} of {self.sampled} {_SAMPLES[self.method]}{'s' if self.sampled > 1 else ''}"
         share = "" if self.share is None else f" ({'all' if self.share >= 1 else percent(self.share)} of its passes)"
         return times(self.counts) + (share if self.counts else "")
+
+    @property
+    def source(self) -> str:
+        """Where the counts are from."""
+        return _SOURCES.get(self.method, "counted")
 
     @property
     def line(self) -> str:
@@ -76,7 +91,7 @@ def refusals(capture: Capture) -> list[Refusals]:
 def denial_line(denial: Denial, server: Server | None = None) -> str:
     """One denial's story; with advice where the server is known."""
     sizes = () if denial.batch_size is None else (denial.batch_size,)
-    advice = None if server is None else advise(denial, server)
+    advice = None if server is None else _advice(denial, server)
     return Refusals(denial, sizes, denial.counts, None, advice).line
 
 
@@ -91,7 +106,33 @@ def _merged(denials: Sequence[Denial], capture: Capture) -> Refusals:
     total = sum(counts.values())
     # A gate asked more often than once a pass has no share of passes.
     share = total / passes if passes and total <= passes else None
-    return Refusals(most, sizes, counts, share, advise(most, capture.server, alone_on_gpus(capture)))
+    method, steps = _steps(capture, sizes)
+    sampled = passes if share is not None and method in _SAMPLES and passes < steps else None
+    advice = _advice(most, capture.server, alone_on_gpus(capture))
+    return Refusals(most, sizes, counts, share, advice, method, sampled)
+
+
+def _advice(denial: Denial, server: Server, alone: bool | None = None) -> Advice | None:
+    """What would have allowed it; where the condition was not seen, by the size alone."""
+    if denial.frames or server.engine != "sglang":
+        return advise(denial, server, alone)
+    graphs = server.captured.get(denial.phase)
+    if graphs is None or not graphs.sizes or denial.batch_size is None:
+        return None
+    largest = max(graphs.sizes) // ((graphs.tokens_per_request or 1) if graphs.unit == "tokens" else 1)
+    return room_for(denial.batch_size, largest, denial.phase, server, alone) if denial.batch_size > largest else None
+
+
+def _steps(capture: Capture, sizes: Sequence[int]) -> tuple[Method, int]:
+    """How the steps at these batch sizes (at any, without sizes) were measured, and how many there were."""
+    batches = [
+        batch
+        for window in capture.windows
+        for rank in window.ranks
+        for batch in rank.batches
+        if not sizes or batch.batch_size in sizes
+    ]
+    return (batches[0].period_ms.method if batches else "host_clock"), sum(batch.count for batch in batches)
 
 
 def _passes(capture: Capture, phase: Phase, sizes: Sequence[int]) -> int:

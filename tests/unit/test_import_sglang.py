@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from eaglediag.analysis.comparison import compare
+from eaglediag.analysis.denials import refusals
+from eaglediag.analysis.launch_lint import lint
 from eaglediag.capture import store
 from eaglediag.capture.model import BatchStats, Capture
 from eaglediag.errors import UsageError
@@ -68,6 +70,40 @@ def test_h200_eager_batch_is_a_denial_that_claims_no_more_than_the_log_shows() -
     assert (denial.phase, denial.batch_size, denial.explained) == ("verify", 12, False)
     assert denial.reason == "batch size 12 is above the largest captured size 8"
     assert not denial.frames
+
+
+def test_h200_eager_batch_is_counted_in_lines_not_in_passes() -> None:
+    """A line speaks of forty steps, and its flag is the last one's."""
+    base, eagle = h200("h200x1-base.log.gz"), h200("h200x1-eagle.log.gz")
+    (refusal,) = refusals(eagle)
+    assert refusal.times == "seen in 4 of 4 log lines"
+    (finding,) = [one for one in compare(base, eagle).findings if one.code == "graph_denied_verify"]
+    assert [(one.fact.partition(", ")[2], one.source) for one in finding.evidence[1:]] == [
+        ("batch 12, seen in 9 of 9 log lines", "the server's log"),
+        ("batch 12, seen in 4 of 4 log lines", "the server's log"),
+    ]
+
+
+def test_h200_eager_batch_gets_the_advice_that_lint_gives() -> None:
+    eagle = h200("h200x1-eagle.log.gz")
+    (refusal,) = refusals(eagle)
+    assert refusal.advice is not None
+    command = "python -m sglang.launch_server --model-path m --cuda-graph-max-bs-decode 8"
+    (finding,) = lint(command, [12])
+    assert refusal.advice.flag == finding.advice == "--cuda-graph-max-bs-decode 12"
+    assert "extend 59" not in refusal.advice.cost  # prefill's graphs stay as they are
+    del eagle.server.arguments["cuda_graph_max_bs_decode"]
+    eagle.server.arguments["cuda_graph_max_bs"] = 8
+    (older,) = refusals(eagle)
+    assert older.advice is not None
+    assert older.advice.flag == "--cuda-graph-max-bs 12"
+
+
+def test_a_size_that_was_captured_gets_no_advice_from_its_size() -> None:
+    eagle = h200("h200x1-eagle.log.gz")
+    eagle.server.captured["verify"].sizes = [1, 2, 16]
+    (refusal,) = refusals(eagle)
+    assert refusal.advice is None
 
 
 def test_h200_arms_compare() -> None:
@@ -260,7 +296,18 @@ def test_a_restart_with_other_arguments_begins_a_new_arm(tmp_path: Path) -> None
     capture = imported(tmp_path, text)
     assert batch(capture, 1).kind == "cycle"
     assert batch(capture, 1).period_ms.mean == pytest.approx(8.0, abs=0.01)
-    assert "several_launches" in codes(capture)
+    (problem,) = [problem for problem in capture.problems if problem.code == "several_launches"]
+    assert problem.message == (
+        "the log holds 2 launches with different arguments; number 2 is used, the last with decode lines, "
+        "started 2026-01-02 12:16:40 with speculative_algorithm=EAGLE3, speculative_eagle_topk=1, "
+        "speculative_num_draft_tokens=4 and 1 more of its own"
+    )
+
+
+def test_a_later_launch_that_served_nothing_is_not_the_one_used(tmp_path: Path) -> None:
+    text = server_args(tp_size=2) + steady(10, 1, 5.0) + server_args(1000, tp_size=4)
+    (problem,) = [one for one in imported(tmp_path, text).problems if one.code == "several_launches"]
+    assert "number 1 is used, the last with decode lines, started 2026-01-02 12:00:00 with tp_size=2" in problem.message
 
 
 def test_a_restart_alike_is_the_same_arm(tmp_path: Path) -> None:

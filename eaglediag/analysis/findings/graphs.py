@@ -97,14 +97,14 @@ def _evidence(denied: Sequence[_Denied]) -> Iterator[Evidence]:
         shown.setdefault(leaf.shown if leaf else condition(one.refusals.denial), one.refusals)
     for refusal in list(shown.values())[:3]:
         yield Evidence(condition(refusal.denial), f"gate {refusal.denial.gate.rpartition(':')[2]}")
-    times: dict[str, list[str]] = defaultdict(list)
+    times: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in denied:
         sizes = listed(one.refusals.batch_sizes)
         where = f"batch {sizes}, {one.refusals.times}" if sizes else one.refusals.times
-        times[f"{one.arm.name}, {where}"].append(PHASE_NAMES[one.phase])
-    for where, who in list(times.items())[:4]:
+        times[f"{one.arm.name}, {where}", one.refusals.source].append(PHASE_NAMES[one.phase])
+    for (where, source), who in list(times.items())[:4]:
         arm, _, often = where.partition(", ")
-        yield Evidence(f"{arm}: {listed(who)}, {often}", "counted")
+        yield Evidence(f"{arm}: {listed(who)}, {often}", source)
 
 
 def _to_do(denied: Sequence[Refusals]) -> str:
