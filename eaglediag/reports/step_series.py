@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglediag.capture.model import Capture
-from eaglediag.reports.steps_file import Parcel, Told, over
+from eaglediag.reports.steps_file import Parcel, Reading, over
 
 #: Raw steps are first summed up in stretches of this many ns.
 FINE_NS = 50_000_000
@@ -18,9 +18,12 @@ MAX_POINTS = 240
 
 @dataclass
 class Bucket:
-    """The steps that began in one stretch of time, all ranks and batch sizes together; times in ms."""
+    """The steps that began in one stretch of time, all ranks and batch sizes together; times in ms.
 
-    steps: int = 0
+    `steps` need not be whole once ranks that take every step together count as one.
+    """
+
+    steps: float = 0
     total_ms: float = 0.0
     low_ms: float = field(default=float("inf"))
     high_ms: float = 0.0
@@ -51,11 +54,11 @@ class Series:
     method: str
 
 
-def from_steps(path: Path, told: Told | None = None) -> Series:
+def from_steps(path: Path, reading: Reading | None = None) -> Series:
     """The series of a file of raw steps. Raises CaptureError."""
     fine: dict[int, Bucket] = defaultdict(Bucket)
     clocks = set()
-    for clock, sums in over(path, _summed, told):
+    for clock, sums in over(path, _summed, reading):
         clocks.add(clock)
         for place, bucket in sums.items():
             fine[place].add(bucket)
@@ -74,6 +77,22 @@ def from_blocks(capture: Capture) -> Series:
                 if steps:
                     fine[int(t)].add(Bucket(steps, total, total / steps, total / steps))
     return _coarse(fine, 1.0, ranges=False, method=method)
+
+
+def counted_once(series: Series, capture: Capture) -> Series:
+    """The same, a step of ranks that take every step together (tensor and pipeline parallel) being one step."""
+    group = {rank.rank: rank.dp for rank in capture.instrumentation.ranks}
+    once = total = 0
+    for window in capture.windows:
+        steps: dict[int, int] = {}
+        for rank in sorted(window.ranks, key=lambda rank: -rank.rank):
+            own = sum(batch.count for batch in rank.batches)
+            total += own
+            steps[group.get(rank.rank, 0)] = own
+        once += sum(steps.values())
+    share = once / total if total else 1.0
+    scaled = ((t, replace(one, steps=one.steps * share, total_ms=one.total_ms * share)) for t, one in series.buckets)
+    return replace(series, buckets=tuple(scaled))
 
 
 def _summed(parcel: Parcel) -> tuple[str, dict[int, Bucket]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -9,11 +10,11 @@ from markupsafe import Markup
 from eaglediag.analysis.figures import interval, number, percent
 from eaglediag.analysis.findings.acceptance import by_position
 from eaglediag.analysis.measured import BatchCost
-from eaglediag.reports.html.drawing import Canvas, Scale
+from eaglediag.reports.html.drawing import CHARACTER, Canvas, Scale
 from eaglediag.reports.html.figure import METHODS, Figure, Material
 from eaglediag.reports.tables import Table
 
-#: More bars than this no screen shows; a chain of drafts is never so long.
+#: More bars than this no screen shows.
 MOST = 24
 
 
@@ -41,6 +42,8 @@ def figure(material: Material) -> Figure | None:
         "tokens each; a draft is accepted, when those before it were, "
         + ", ".join(f"{percent(bar.share)} of the time at position {bar.place}" for bar in positions[:6])
     )
+    if len(lengths) > MOST:
+        said += f". The picture ends at {MOST}; of {len(lengths)} accept lengths the table has all"
 
     def draw(name: str, width: float) -> Markup:
         return _picture(name, width, positions, lengths, said)
@@ -59,7 +62,7 @@ def figure(material: Material) -> Figure | None:
 
 def panels(cost: BatchCost, most: int) -> tuple[list[Bar], list[Bar]]:
     """(acceptance by position, accept lengths), up to `most` tokens a pass even where they never occurred."""
-    histogram = [*cost.histogram, *[0] * max(0, most - len(cost.histogram))][:MOST]
+    histogram = [*cost.histogram, *[0] * max(0, most - len(cost.histogram))]
     passes = sum(histogram)
     reached = [sum(histogram[i:]) for i in range(len(histogram))]
     positions = [Bar(i, rate, reached[i - 1]) for i, rate in enumerate(by_position(histogram), start=1)]
@@ -115,14 +118,19 @@ def _panel(canvas: Canvas, left: float, top: float, width: float, bars: list[Bar
         canvas.line((inner, scale(value)), (left + width - 4, scale(value)), "grid")
         canvas.text(inner - 6, scale(value) + 4, str(value), "tick", "end")
     canvas.text(left, top + 16, y, "label")
-    room = (left + width - 4 - inner) / max(1, len(bars))
-    for i, bar in enumerate(bars):
+    shown = bars[:MOST]
+    room = (left + width - 4 - inner) / max(1, len(shown))
+    shares = [number(100 * bar.share, 0.5) for bar in shown]
+    widest = max(map(len, shares), default=0)
+    every = math.ceil((CHARACTER * len(str(len(shown))) + 4) / room)
+    for i, (bar, share) in enumerate(zip(shown, shares, strict=True)):
         at = inner + room * (i + 0.16)
         tip = f"{x.split(',')[0]} {bar.place}: {percent(bar.share)} ({bar.passes} passes)"
         canvas.rect(at, scale(100 * bar.share), room * 0.68, scale(0) - scale(100 * bar.share), f"{look} bar", tip)
         middle = at + room * 0.34
-        if room > 20:
-            canvas.text(middle, scale(100 * bar.share) - 4, number(100 * bar.share, 0.5), "value", "middle")
-        if room > 12 or bar.place % 4 == 0:
+        if room > CHARACTER * widest:
+            canvas.text(middle, scale(100 * bar.share) - 4, share, "value", "middle")
+        if bar.place % every == 0:
             canvas.text(middle, scale(0) + 15, str(bar.place), "tick", "middle")
-    canvas.text((inner + left + width) / 2, top + 238, x, "label", "middle")
+    cut = f" (the first {MOST} of {len(bars)})" if len(bars) > MOST else ""
+    canvas.text((inner + left + width) / 2, top + 238, f"{x}{cut}", "label", "middle")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eaglediag.analysis.denials import Refusals, refusals
 from eaglediag.analysis.findings import Finding
-from eaglediag.analysis.sentences import PHASE_NAMES
+from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Frame
 from eaglediag.reports.html.figure import Material
 
@@ -53,8 +53,17 @@ class Refused:
         return self.refusals.advice.sentence if self.refusals.advice else ""
 
     def is_in(self, finding: Finding) -> bool:
-        """Whether a finding speaks of it."""
-        return self.refusals.denial.decides and (self.arm, self.refusals.denial.phase) in finding.denied
+        """Whether a finding speaks of it: of its phase in its arm, and of its condition, which the evidence quotes."""
+        denial = self.refusals.denial
+        if not denial.decides or (self.arm, denial.phase) not in finding.denied:
+            return False
+        facts = [one.fact for one in finding.evidence]
+        if self.leaf is None:
+            return condition(denial) in facts
+        # A known condition is one finding wherever it stands; one that is not known is a finding for each place.
+        known = self.refusals.advice is not None
+        place_ = f"({self.leaf.file.rsplit('/', 1)[-1]}:{self.leaf.line}"
+        return any(fact.startswith(f"`{self.leaf.text}`") and (known or place_ in fact) for fact in facts)
 
 
 def refused(material: Material) -> tuple[list[Refused], int]:

@@ -13,6 +13,15 @@ from eaglediag.reports.untrusted import printable
 Point = tuple[float, float]
 #: Longer names are cut in a picture; its table has them whole.
 LONGEST = 34
+#: How wide a character of a label is at most, on average.
+CHARACTER = 7.2
+#: Circle, square, triangle, diamond.
+SHAPES = (
+    "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
+    "M-4.5 -4.5H4.5V4.5H-4.5Z",
+    "M0 -5.5L5.5 4.5H-5.5Z",
+    "M0 -6L6 0L0 6L-6 0Z",
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +60,31 @@ def plain(value: float) -> str:
     return f"{value:g}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def short(words: str) -> str:
-    """A name that fits a picture."""
-    return words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
+def short(words: str, room: float = LONGEST * CHARACTER) -> str:
+    """A name that fits a picture, or `room` in it."""
+    longest = max(1, min(LONGEST, int(room / CHARACTER)))
+    return words if len(words) <= longest else words[: longest - 1] + "…"
+
+
+def swatch(look: str) -> Markup:
+    """A piece of a legend: an area as it is drawn."""
+    return Markup('<span class="swatch {}" aria-hidden="true"></span>').format(look)
+
+
+def rule(look: str) -> Markup:
+    """A piece of a legend: a straight line that is no data."""
+    return Markup(
+        '<svg class="sample" width="36" height="14" aria-hidden="true"><path d="M0 7H36" class="{}"/></svg>'
+    ).format(look)
+
+
+def sample(i: int, *, marked: bool = False) -> Markup:
+    """A piece of a legend: line `i` as it is drawn, with its mark."""
+    mark = Markup('<path d="{}" transform="translate(18 7)" class="key{} mark"/>').format(SHAPES[i % 4], i)
+    return Markup(
+        '<svg class="sample" width="36" height="14" aria-hidden="true">'
+        '<path d="M0 7H36" class="line line{0} key{0}"/>{1}</svg>'
+    ).format(i, mark if marked else "")
 
 
 class Canvas:
@@ -62,13 +93,11 @@ class Canvas:
     def __init__(self, name: str, width: float, height: float) -> None:
         self.name, self.width, self.height = name, width, height
         self._parts: list[Markup] = []
+        # Text is drawn last: no line strikes it out.
+        self._texts: list[Markup] = []
 
     def _add(self, template: str, *values: object) -> None:
-        self._parts.append(
-            Markup(template).format(
-                *(round(value, 2) if isinstance(value, float) else _clean(value) for value in values)
-            )
-        )
+        self._parts.append(_filled(template, *values))
 
     def rect(self, x: float, y: float, width: float, height: float, look: str, tip: str = "") -> None:
         """A rectangle; `tip` shows when the pointer rests on it."""
@@ -113,26 +142,27 @@ class Canvas:
             text = "L".join(f"{x:.1f} {y:.1f}" for x, y in outline)
             self._add('<path d="M{}Z" class="{}">{}</path>', text, look, _tip(tip))
 
-    def mark(self, x: float, y: float, kind: int, look: str, tip: str) -> None:
-        """A data point. `kind` 0 to 3: circle, square, triangle, diamond."""
-        shapes = (
-            "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
-            "M-4.5 -4.5H4.5V4.5H-4.5Z",
-            "M0 -5.5L5.5 4.5H-5.5Z",
-            "M0 -6L6 0L0 6L-6 0Z",
-        )
+    def mark(self, x: float, y: float, kind: int, look: str, tip: str, scale: float = 1.0) -> None:
+        """A data point in one of SHAPES."""
         self._add(
-            '<path d="{}" transform="translate({} {})" class="{} mark">{}</path>',
-            shapes[kind % 4],
+            '<path d="{}" transform="translate({} {}){}" class="{} mark">{}</path>',
+            SHAPES[kind % 4],
             float(x),
             float(y),
+            "" if scale == 1.0 else f" scale({scale:g})",
             look,
             _tip(tip),
         )
 
     def text(self, x: float, y: float, words: str, look: str = "", anchor: str = "start") -> None:
-        """A line of text."""
-        self._add('<text x="{}" y="{}" class="{}" text-anchor="{}">{}</text>', float(x), float(y), look, anchor, words)
+        """A line of text, above all shapes."""
+        template = '<text x="{}" y="{}" class="{}" text-anchor="{}">{}</text>'
+        self._texts.append(_filled(template, float(x), float(y), look, anchor, words))
+
+    def beside(self, x: float, y: float, words: str, look: str, apart: float = 5.0) -> None:
+        """A line of text to that side of x where there is more room."""
+        before = x > self.width / 2
+        self.text(x - apart if before else x + apart, y, words, look, "end" if before else "start")
 
     def x_axis(self, scale: Scale, y: float, title: str, values: Sequence[float] | None = None) -> None:
         """An axis along the bottom, its title under it."""
@@ -142,12 +172,12 @@ class Canvas:
             self.text(scale(value), y + 16, plain(value), "tick", "middle")
         self.text((scale.start + scale.end) / 2, y + 32, title, "label", "middle")
 
-    def y_axis(self, scale: Scale, left: float, right: float, title: str, count: int = 5) -> None:
-        """An axis along the left with grid lines, its title above it."""
-        for value in ticks(scale.low, scale.high, count):
+    def y_axis(self, scale: Scale, left: float, right: float, title: str, above: float = 10.0) -> None:
+        """An axis along the left with grid lines, its title so far above it."""
+        for value in ticks(scale.low, scale.high):
             self.line((left, scale(value)), (right, scale(value)), "grid")
             self.text(left - 6, scale(value) + 4, plain(value), "tick", "end")
-        self.text(0, scale.end - 10, title, "label")
+        self.text(0, scale.end - above, title, "label")
 
     def svg(self, title: str, description: str) -> Markup:
         """The whole picture as one element, with a title and a description for those who do not see it."""
@@ -157,7 +187,13 @@ class Canvas:
             '<defs><pattern id="{0}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
             'patternTransform="rotate(45)"><rect width="2.2" height="6" class="hatch"/></pattern></defs>'
         ).format(self.name, self.width, self.height, printable(title), printable(description))
-        return head + Markup("").join(self._parts) + Markup("</svg>")
+        return head + Markup("").join([*self._parts, *self._texts]) + Markup("</svg>")
+
+
+def _filled(template: str, *values: object) -> Markup:
+    return Markup(template).format(
+        *(round(value, 2) if isinstance(value, float) else _clean(value) for value in values)
+    )
 
 
 def _clean(value: object) -> object:

@@ -43,7 +43,7 @@ class Draw(Protocol):
 class Figure:
     """A picture with everything that must come with it: the same as a table, how it was measured, its findings.
 
-    `findings` are beginnings of findings' codes. `keys` are the (look, words) of its legend.
+    `findings` are beginnings of findings' codes. `keys` are the (sample, words) of its legend.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Figure:
     table: Table
     measured: str
     findings: tuple[str, ...] = ()
-    keys: tuple[tuple[str, str], ...] = ()
+    keys: tuple[tuple[Markup, str], ...] = ()
 
     @property
     def wide(self) -> Markup:

@@ -28,6 +28,8 @@ MARKS = {
     "inconclusive": "?",
     "not_comparable": "≠",
 }
+#: A figure names so many of its findings; the others are only counted.
+MOST_LINKS = 5
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def render(material: Material, out: TextIO) -> None:
             mark=MARKS[result.outcome] if result else "",
             figures=found,
             about={figure.name: _about(figure, material) for figure in found},
+            most_links=MOST_LINKS,
             shown_in=_shown_in(found, material),
             tables=tables.tables(result) if result else (),
             findings=result.findings if result else (),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from eaglediag.analysis.figures import interval, number
+from eaglediag.analysis.figures import estimate, interval
 from eaglediag.analysis.pairing import Row
-from eaglediag.reports.html.drawing import Canvas, Scale
+from eaglediag.reports.html.drawing import Canvas, Scale, rule, sample
+from eaglediag.reports.html.estimates import explained, reach, titled
 from eaglediag.reports.html.figure import Figure, Material, method_of
 from eaglediag.reports.tables import break_evens
 
@@ -31,18 +32,34 @@ def figure(material: Material) -> Figure | None:
         says=f"A line is what a cycle of its cost yields at any accept length; it crosses 1 at break-even. {said}.",
         draw=draw,
         table=break_evens(material.comparison),
-        measured=f"Cycle and step: {method_of(material.candidate.capture)}. The band and the bars are 95 % intervals, "
-        "resampled by blocks of about a second. Accept length: recorded verify passes, bonus token counted.",
+        measured=f"Cycle and step: {method_of(material.candidate.capture)}. {_intervals(shown)}"
+        "Accept length: recorded verify passes, bonus token counted.",
         findings=("cannot_win", "below_break_even", "first_to_blame"),
-        keys=tuple((f"line line{i} key{i}", f"batch {row.batch_size}") for i, row in enumerate(shown)),
+        keys=(
+            *((sample(i, marked=True), f"batch {row.batch_size}") for i, row in enumerate(shown)),
+            (rule("even"), "as fast as plain decoding"),
+        ),
     )
 
 
 def _said(row: Row) -> str:
-    reached = interval(row.candidate.accept_length) if row.candidate.accept_length else "an unknown number of"
-    return (
-        f"At batch {row.batch_size} break-even is {interval(row.break_even_length)} tokens and {reached} are reached: "
-        f"speed-up {interval(row.speedup)}"
+    said = f"At batch {row.batch_size} break-even is {interval(row.break_even_length)} tokens"
+    if row.candidate.accept_length is None:
+        return f"{said}; how many are reached is not known"
+    said += f" and {interval(row.candidate.accept_length)} are reached: speed-up {interval(row.speedup)}"
+    return said + (f"; its requests saw {interval(row.seen)}" if row.decisive is row.seen else "")
+
+
+def _intervals(rows: list[Row]) -> str:
+    """What the bars and the band are, if there are any."""
+    by_blocks = [value for row in rows for value in (row.break_even_length, row.speedup, row.candidate.accept_length)]
+    by_requests = [row.seen for row in rows if row.decisive is row.seen]
+    return explained(
+        [value for value in by_blocks if value],
+        "The band and the bars are 95 % intervals, resampled by blocks of about a second. ",
+    ) + explained(
+        [value for value in by_requests if value],
+        "Too few blocks for an interval: such a speed-up is the one its requests saw, resampled by request. ",
     )
 
 
@@ -52,16 +69,16 @@ def _picture(name: str, width: float, rows: list[Row], said: str) -> Markup:
     needed = max(row.break_even_length.high for row in rows if row.break_even_length)
     reached = max((row.candidate.accept_length.high for row in rows if row.candidate.accept_length), default=1.0)
     high = max(most + 0.5, min(needed * 1.08, 3 * max(most, reached, 2.0)), reached * 1.1, 2.0)
-    tallest = max([1.25, *(min(row.speedup.high, 2 * row.speedup.value) * 1.12 for row in rows)])
+    stands = [row.decisive for row in rows if row.candidate.accept_length]
+    tallest = max(1.25, 1.12 * reach(stands) if stands else 0.0)
     x, y = Scale(1.0, high, left, width - 16), Scale(0.0, tallest, bottom, top)
     canvas = Canvas(name, width, height)
     if most and most < high:
         canvas.rect(x(most), top, x(high) - x(most), bottom - top, "beyond", f"more than {most} tokens cannot come out")
-        canvas.text(x(high) - 4, bottom - 6, f"beyond {most}: impossible", "note", "end")
-    canvas.y_axis(y, left, width - 16, "speed-up, ×")
+        canvas.text(x(high) - 4, bottom - 20, f"beyond {most}: impossible", "note", "end")
+    canvas.y_axis(y, left, width - 16, titled("speed-up, ×", y, stands))
     canvas.x_axis(x, bottom, "accept length, tokens per verify pass")
     canvas.line((left, y(1)), (width - 16, y(1)), "even", "break-even: as fast as without speculation")
-    canvas.text(width - 20, y(1) + 14, "as fast as plain decoding", "note", "end")
     for i, row in enumerate(rows):
         _line(canvas, i, row, x, y, tallest)
     _labels(canvas, rows, x, y)
@@ -88,13 +105,13 @@ def _line(canvas: Canvas, i: int, row: Row, x: Scale, y: Scale, tallest: float) 
             x(even.value), y(1), i, "crossing", f"batch {row.batch_size}: break-even at {interval(even)} tokens"
         )
         if i == 0:
-            canvas.text(x(even.value) + 4, y.start - 6, f"τ* {number(even.value)}", "note")
+            canvas.beside(x(even.value), y.start - 6, f"τ* {estimate(even)}", "note", 4)
     accepted = row.candidate.accept_length
     if accepted is None:
         return
-    at = (x(accepted.value), y(row.speedup.value))
-    if row.speedup.interval:
-        canvas.line((at[0], y(row.speedup.low)), (at[0], y(row.speedup.high)), f"whisker key{i}")
+    at = (x(accepted.value), y(row.decisive.value))
+    if row.decisive.interval:
+        canvas.line((at[0], y(row.decisive.low)), (at[0], y(row.decisive.high)), f"whisker key{i}")
     if accepted.interval:
         canvas.line((x(accepted.low), at[1]), (x(accepted.high), at[1]), f"whisker key{i}")
     canvas.mark(*at, i, f"key{i}", _said(row))
@@ -103,11 +120,9 @@ def _line(canvas: Canvas, i: int, row: Row, x: Scale, y: Scale, tallest: float) 
 def _labels(canvas: Canvas, rows: list[Row], x: Scale, y: Scale) -> None:
     """Each run's speed-up beside its point, from the lowest up, far enough apart to be read."""
     below = y.start
-    for row in sorted(rows, key=lambda row: row.speedup.value):
+    for row in sorted(rows, key=lambda row: row.decisive.value):
         if row.candidate.accept_length is None:
             continue
-        at = x(row.candidate.accept_length.value)
-        end = at > (x.start + x.end) / 2
-        below = min(y(row.speedup.value) + 14, below - 15)
-        words = f"batch {row.batch_size}: ×{number(row.speedup.value)}"
-        canvas.text(at + (-10 if end else 10), below, words, "value", "end" if end else "start")
+        below = min(y(row.decisive.value) + 14, below - 15)
+        words = f"batch {row.batch_size}: ×{estimate(row.decisive)}"
+        canvas.beside(x(row.candidate.accept_length.value), below, words, "value", 10)
