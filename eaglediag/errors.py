@@ -53,3 +53,9 @@ class Interrupted(EaglediagError):
     """The user pressed Ctrl-C."""
 
     exit_code = 99
+
+
+class ReaderGone(EaglediagError):
+    """Nobody reads standard output any more, as behind `| head`: 128 + SIGPIPE, as a shell shows it, and no message."""
+
+    exit_code = 141

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from eaglediag.capture.model import SCHEMA_VERSION, Capture
 from eaglediag.errors import CaptureError
+from eaglediag.whole_file import whole_file
 
 #: Far above any real capture (ten minutes on eight ranks stay under 5 MB): a file beyond it is not one.
 MAX_BYTES = 64 * 1024 * 1024
@@ -23,22 +22,9 @@ def write(capture: Capture, path: Path) -> None:
     Raises CaptureError when the folder cannot be written or the disk is full.
     """
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with whole_file(path) as stream:
+            stream.write(capture.model_dump_json(exclude_none=True).encode() + b"\n")
     except OSError as error:
-        raise CaptureError(f"cannot write {path}: {error.strerror}", "choose another -o") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(capture.model_dump_json(exclude_none=True))
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        # mkstemp makes a private file; a capture is shared like any other output.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
         raise CaptureError(f"cannot write {path}: {error.strerror}", "free some space or choose another -o") from error
 
 

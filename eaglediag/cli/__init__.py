@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 
 #: EX_SOFTWARE of sysexits.h: an error nobody foresaw. Not 1, which says that a gate of `check` failed.
@@ -13,10 +15,17 @@ UNFORESEEN = 70
 def main() -> None:
     """Run the command line and exit with its code (see `eaglediag.errors`)."""
     from eaglediag.cli.app import app
-    from eaglediag.errors import EaglediagError, Interrupted
+    from eaglediag.errors import EaglediagError, Interrupted, ReaderGone
 
+    if threading.current_thread() is threading.main_thread():
+        # A job that is cancelled is interrupted too: what was measured is kept, and nothing stays behind.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(prog_name="eaglediag")
+    except ReaderGone as gone:
+        # What is still buffered has nowhere to go, and Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(gone.exit_code)
     except EaglediagError as error:
         message, code, trace = str(error), error.exit_code, traceback.format_exc()
     except KeyboardInterrupt:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from eaglediag.analysis.comparison import Comparison
+from eaglediag.cli.outputs import outputs, write_text
 
 
 def compare(
@@ -37,6 +37,7 @@ def compare(
     from eaglediag.analysis.comparison import compare as compared
     from eaglediag.capture import store
 
+    outputs({"--markdown": markdown}, [baseline, candidate])
     result = compared(*store.read_pair(baseline, candidate))
     if as_json:
         from eaglediag.reports import results_json
@@ -47,20 +48,8 @@ def compare(
 
         terminal.render(result, terminal.console(), verbose=verbose)
     if markdown is not None:
-        _write_markdown(result, markdown)
+        from eaglediag.reports import markdown as markdown_report
+
+        write_text(markdown, partial(markdown_report.render, result), "--markdown")
     if result.outcome in ("inconclusive", "not_comparable"):
         raise typer.Exit(3)
-
-
-def _write_markdown(result: Comparison, where: str) -> None:
-    from eaglediag.errors import UsageError
-    from eaglediag.reports import markdown
-
-    if where == "-":
-        markdown.render(result, sys.stdout)
-        return
-    try:
-        with open(where, "w", encoding="utf-8") as out:
-            markdown.render(result, out)
-    except OSError as error:
-        raise UsageError(f"cannot write {where}: {error.strerror}", "choose another --markdown") from error

@@ -25,7 +25,7 @@ def demo(
     ] = "local",
     port: Annotated[int, typer.Option(help="The port of the demo's server.")] = 31100,
     embedded_host: Annotated[
-        Path | None, typer.Option(help="The embedded_host folder. [default: the one that comes with eaglediag]")
+        Path | None, typer.Option(help="The embedded_host folder.", show_default="the one that comes with eaglediag")
     ] = None,
     accept_new_host_key: Annotated[
         bool, typer.Option("--accept-new-host-key", help="Trust an unknown host key of --host.")

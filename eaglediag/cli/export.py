@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglediag.errors import UsageError
+
+if TYPE_CHECKING:
+    from eaglediag.reports.steps_file import Reading
 
 
 def export(
@@ -17,10 +22,12 @@ def export(
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="Chrome trace for Perfetto, on the clock of SGLang's own profiler traces; .gz compresses.",
+            help="Chrome trace for Perfetto, on the clock of SGLang's own profiler traces; .gz compresses, - prints.",
         ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The steps as CSV; .gz compresses.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="The steps as CSV; .gz compresses, - prints.")
+    ] = None,
     parquet: Annotated[
         Path | None,
         # The bracket is escaped: help is Rich's markup.
@@ -32,27 +39,35 @@ def export(
     The steps are kept by `eaglediag probe --steps`. Example: eaglediag export eagle.json --trace eagle.trace.json.gz
     """
     from eaglediag.capture import store
+    from eaglediag.cli.outputs import STDOUT, outputs
     from eaglediag.cli.progress import TerminalProgress
-    from eaglediag.reports import chrome_trace, steps_file, steps_table
+    from eaglediag.reports import chrome_trace, steps_table
+    from eaglediag.reports.steps_file import Reading, needed
 
     if trace is None and csv is None and parquet is None:
         raise UsageError("nothing to export", "name a file with --trace, --csv or --parquet")
     read = store.read(capture)
-    steps = steps_file.needed(read, capture)
-    out = capture
-    try:
-        with TerminalProgress() as progress:
-            if trace is not None:
-                out = trace
-                chrome_trace.write(read, steps, trace, lambda share: progress(f"writing {trace}", "", share))
-            if csv is not None:
-                out = csv
-                steps_table.write_csv(steps, csv, lambda share: progress(f"writing {csv}", "", share))
-            if parquet is not None:
-                out = parquet
-                steps_table.write_parquet(steps, parquet, lambda share: progress(f"writing {parquet}", "", share))
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}", "choose another file, or free some space") from error
-    for path in (trace, csv, parquet):
-        if path is not None:
-            typer.echo(f"wrote {path}", err=True)
+    steps = needed(read, capture)
+    places = outputs({"--trace": trace, "--csv": csv, "--parquet": parquet}, [capture, steps])
+    writers: dict[str, Callable[[Path, Path, Reading], None]] = {
+        "--trace": partial(chrome_trace.write, read),
+        "--csv": steps_table.write_csv,
+        "--parquet": steps_table.write_parquet,
+    }
+    lacking = ""
+    with TerminalProgress() as progress:
+        for option, out in places.items():
+            reading = Reading(read, partial(progress, f"writing {out}", ""))
+            try:
+                writers[option](steps, out, reading)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                advice = "choose another file, or free some space"
+                raise UsageError(f"cannot write {out}: {error.strerror}", advice) from error
+            lacking = reading.lacking
+    for out in places.values():
+        if out != STDOUT:
+            typer.echo(f"wrote {out}", err=True)
+    if lacking:
+        typer.echo(f"{steps}: {lacking}", err=True)

@@ -23,7 +23,7 @@ def gates(
         ),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="With --host: the Python that has SGLang. [default: python3]")
+        str | None, typer.Option(help="With --host: the Python that has SGLang.", show_default="python3")
     ] = None,
     source: Annotated[
         Path | None,

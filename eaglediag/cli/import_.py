@@ -40,8 +40,10 @@ def import_(
     Example: eaglediag import server.log bench.jsonl -o eagle.json
     """
     from eaglediag.capture import store
+    from eaglediag.cli.outputs import outputs
     from eaglediag.probes.evidence.assemble import assemble, read
 
+    outputs({"-o": output}, files)
     with _progress(quiet) as report:
         parts = read(files, report)
     capture = assemble(parts, arm or output.name.removesuffix(".json"))

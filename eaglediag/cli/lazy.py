@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import sys
 from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from eaglediag.errors import Interrupted
+from eaglediag.errors import Interrupted, ReaderGone, UsageError
 
 
 class Command(NamedTuple):
@@ -36,11 +38,22 @@ def lazy_group(commands: dict[str, Command]) -> type[TyperGroup]:
             return name, command, rest
 
         def invoke(self, ctx: Any) -> Any:
-            # typer turns Ctrl-C into its own exit codes; ours is raised before it can.
+            # typer turns Ctrl-C and a reader that is gone into exit codes of its own; ours are raised before it can.
             try:
-                return super().invoke(ctx)
+                try:
+                    return super().invoke(ctx)
+                finally:
+                    if sys.stdout is not None:
+                        sys.stdout.flush()
             except (KeyboardInterrupt, typer.Abort) as stop:
                 raise Interrupted("interrupted") from stop
+            except BrokenPipeError as error:
+                raise ReaderGone("nobody reads the output") from error
+            except OSError as error:
+                # Who writes a file names it in an error of ours.
+                if error.errno != errno.ENOSPC or error.filename is not None:
+                    raise
+                raise UsageError(f"cannot write to standard output: {error.strerror}", "free some space") from error
 
     return LazyGroup
 

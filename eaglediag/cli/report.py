@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from eaglediag.cli.outputs import outputs, write_text
 from eaglediag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,16 +47,22 @@ def report(
 
     Example: eaglediag report baseline.json eagle.json --html report.html
     """
+    from eaglediag.reports import steps_file
+
     if len(captures) > 2:
         raise UsageError(f"{len(captures)} captures were given", "give one, or a baseline and one other")
     if watch:
+        if html is not None or markdown is not None or issue is not None or as_json:
+            raise UsageError("--watch prints on the terminal", "leave --html, --markdown, --issue and --json out")
         _watch(captures)
         return
     read, result = _read(captures)
+    steps = [found for path, one in zip(captures, read, strict=True) if (found := steps_file.beside(one, path))]
+    outputs({"--html": html, "--markdown": markdown, "--issue": issue}, [*captures, *steps])
     if html is not None:
         write_page(captures, read, result, html)
     if markdown is not None:
-        _write(markdown, lambda out: _markdown(read, result, out), "--markdown")
+        write_text(markdown, lambda out: _markdown(read, result, out), "--markdown")
     if issue is not None:
         _issue(read, result, issue, yes)
     if as_json:
@@ -80,21 +87,19 @@ def write_page(paths: list[Path], read: list[Capture], result: Comparison | None
     from eaglediag.reports.html.figure import Material, Side
 
     arms = [result.baseline, result.candidate] if result else [measure(read[0])]
-    sides = []
+    sides, lacking = [], []
     with TerminalProgress() as progress:
         for path, capture, arm in zip(paths, read, arms, strict=True):
             steps = steps_file.beside(capture, path)
-            told = _told(progress, f"reading the steps of {capture.arm}")
-            series = step_series.from_steps(steps, told) if steps else step_series.from_blocks(capture)
+            reading = steps_file.Reading(capture, partial(progress, f"reading the steps of {capture.arm}", ""))
+            series = step_series.from_steps(steps, reading) if steps else step_series.from_blocks(capture)
             sides.append(Side(capture, arm, series))
+            if steps and reading.lacking:
+                lacking.append(f"{steps}: {reading.lacking}")
         progress("drawing")
         material = Material(sides[-1], sides[0] if len(sides) == 2 else None, result)
-        _write(str(where), lambda out: html.render(material, out), "--html")
-    typer.echo(f"wrote {where}", err=True)
-
-
-def _told(progress: Callable[[str, str, float | None], None], stage: str) -> Callable[[float], None]:
-    return lambda share: progress(stage, "", share)
+        write_text(str(where), lambda out: html.render(material, out), "--html")
+    typer.echo("\n".join([f"wrote {where}", *lacking]), err=True)
 
 
 def _markdown(read: list[Capture], result: Comparison | None, out: TextIO) -> None:
@@ -113,8 +118,10 @@ def _issue(read: list[Capture], result: Comparison | None, where: str, yes: bool
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("the bug report is shown above and was not written", "read it, then run again with --yes")
-        typer.confirm(f"Is nothing in it that must not leave? Write {where}?", abort=True)
-    _write(where, lambda out: out.write(text), "--issue")
+        if not typer.confirm(f"Is nothing in it that must not leave? Write {where}?"):
+            typer.echo(f"{where} was not written", err=True)
+            return
+    write_text(where, lambda out: out.write(text), "--issue")
 
 
 def _json(read: list[Capture], result: Comparison | None) -> None:
@@ -130,17 +137,6 @@ def _terminal(paths: list[Path], read: list[Capture], result: Comparison | None)
         terminal.render(result, terminal.console())
     else:
         summary.render(read[0], paths[0], terminal.console())
-
-
-def _write(where: str, render: Callable[[TextIO], object], option: str) -> None:
-    if where == "-":
-        render(sys.stdout)
-        return
-    try:
-        with open(where, "w", encoding="utf-8") as out:
-            render(out)
-    except OSError as error:
-        raise UsageError(f"cannot write {where}: {error.strerror}", f"choose another {option}") from error
 
 
 def _watch(paths: list[Path]) -> None:

@@ -22,9 +22,10 @@ import numpy as np
 
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.capture.model import Capture, Denial, Rank
-from eaglediag.reports.steps_file import Parcel, Told, over
+from eaglediag.reports.steps_file import Parcel, Reading, over
 from eaglediag.reports.text_rows import chosen, decimal, joined
 from eaglediag.reports.untrusted import printable
+from eaglediag.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ def base_ns(created: float) -> int:
     return int(created // QUARTER_S) * QUARTER_S * 1_000_000_000
 
 
-def write(capture: Capture, steps: Path, out: Path, told: Told | None = None) -> None:
+def write(capture: Capture, steps: Path, out: Path, reading: Reading | None = None) -> None:
     """Write the trace, compressed when the name ends with .gz.
 
     Raises CaptureError for a damaged file of steps and OSError when `out` cannot be written.
@@ -62,7 +63,7 @@ def write(capture: Capture, steps: Path, out: Path, told: Told | None = None) ->
         "baseTimeNanoseconds": base,
         "traceName": printable(capture.arm),
     }
-    with out.open("wb") as stream:
+    with whole_file(out) as stream:
 
         def put(text: str) -> None:
             stream.write(gzip.compress(text.encode(), 1) if packed else text.encode())
@@ -70,7 +71,7 @@ def write(capture: Capture, steps: Path, out: Path, told: Told | None = None) ->
         # Metadata goes last: which tracks there are is known when all steps have been seen.
         put(json.dumps(head)[:-1] + ', "traceEvents": [\n')
         tracks: set[tuple[int, int]] = set()
-        for seen, text in over(steps, work, told):
+        for seen, text in over(steps, work, reading):
             tracks |= seen
             stream.write(text)
         rest = [*_counters(capture, base), *_names(capture, tracks)]

@@ -11,13 +11,15 @@ import gzip
 import json
 import os
 import re
+import signal
+import threading
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -41,7 +43,7 @@ COLUMNS = (
 SMALL = ("row", "phase", "batch", "tokens", "graph")
 TIMES = ("host_ns", "device_us", "period_ns", "period_device_us")
 _COUNT = rb"(?:null|\d{1,18})"
-_TIME = rb"(?:null|\d{1,15}(?:\.\d{1,9})?)"
+_TIME = rb"(?:null|\d{1,10}(?:\.\d{1,9})?)"
 _PHASE = rb'"(?:decode|verify|draft|draft_extend|extend|idle|cycle)"'
 STEP = re.compile(
     rb'\["(?:step|phase)",\d{1,18},'
@@ -71,8 +73,46 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Result = TypeVar("Result")
-#: Told how much of the file has been read, as a share of 1.
-Told = Callable[[float], None]
+
+
+class Reading:
+    """How far a capture's file of steps has been read, and whether it is that capture's.
+
+    `told` is given the share of the file that has been read.
+    """
+
+    def __init__(self, capture: Capture, told: Callable[[float], None] = lambda share: None) -> None:
+        self.told = told
+        self.read: Counter[tuple[str, int]] = Counter()
+        self.recorded: Counter[tuple[str, int]] = Counter()
+        for window in capture.windows:
+            for rank in window.ranks:
+                self.recorded[window.id, rank.rank] += max(0, rank.steps_recorded)
+
+    def count(self, section: Section, lines: bytes) -> None:
+        """Add the steps among these lines of a section."""
+        self.read[section.window, section.rank] += lines.count(b'["step"')
+
+    def check(self, name: str) -> None:
+        """Raises CaptureError when the file, read to its end, holds what its capture did not record."""
+        for place, steps in self.read.items():
+            known = self.recorded.get(place)
+            # A capture that does not count its steps says nothing of a file that has some.
+            if known is None or 0 < known < steps:
+                window, rank = place
+                raise CaptureError(
+                    f"{name} is another capture's: it has {steps} steps of rank {rank} in window {window}, and this "
+                    f"capture recorded {known or 'none'}",
+                    "put the file that the probe wrote beside it",
+                )
+        if self.recorded.total() and not self.read.total():
+            raise CaptureError(f"{name} holds no steps", "put the file that the probe wrote beside the capture")
+
+    @property
+    def lacking(self) -> str:
+        """What the file lacks of what was recorded; nothing when it is all there."""
+        read, recorded = self.read.total(), self.recorded.total()
+        return f"it holds {read} of {recorded} recorded steps" if read < recorded else ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +144,7 @@ class Accepted(NamedTuple):
 
 @dataclass(frozen=True)
 class Parcel:
-    """Lines of one section, whole. `number` counts the parcels of the file from 0."""
+    """Lines of one section, whole. `number` counts the parcels of the section from 0."""
 
     section: Section
     lines: bytes
@@ -168,8 +208,11 @@ def needed(capture: Capture, path: Path) -> Path:
     return steps
 
 
-def parcels(path: Path, told: Told | None = None) -> Iterator[Parcel]:
-    """Read the file once, from front to back. Raises CaptureError for anything that is not a whole steps file."""
+def parcels(path: Path, reading: Reading | None = None) -> Iterator[Parcel]:
+    """Read the file once, from front to back.
+
+    Raises CaptureError for anything that is not a whole steps file, or not that of the capture that is being read.
+    """
     section: Section | None = None
     number = 0
     try:
@@ -185,30 +228,38 @@ def parcels(path: Path, told: Told | None = None) -> Iterator[Parcel]:
                     raise _damaged(path.name, "a step without an end")
                 rest = text[end:]
                 for begun, lines in _sections(text[:end], section, path.name):
+                    if begun != section:
+                        number = 0
                     section = begun
+                    if reading is not None:
+                        reading.count(section, lines)
                     yield Parcel(section, lines, number, path.name)
                     number += 1
-                if told is not None:
-                    told(min(1.0, raw.tell() / size))
+                if reading is not None:
+                    reading.told(min(1.0, raw.tell() / size))
             if rest and not rest.endswith(b"\n"):
                 raise _damaged(path.name, "it ends in the middle of a line")
             for begun, lines in _sections(rest, section, path.name):
-                yield Parcel(begun, lines, number, path.name)
+                if reading is not None:
+                    reading.count(begun, lines)
+                yield Parcel(begun, lines, number if begun == section else 0, path.name)
                 number += 1
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path.name, str(error)) from error
+    if reading is not None:
+        reading.check(path.name)
 
 
-def over(path: Path, work: Callable[[Parcel], Result], told: Told | None = None) -> Iterator[Result]:
+def over(path: Path, work: Callable[[Parcel], Result], reading: Reading | None = None) -> Iterator[Result]:
     """`work` on every parcel, results in the file's order; in several processes when the file is large."""
     workers = min(4, os.cpu_count() or 1)
     if workers == 1 or path.stat().st_size < PARALLEL_BYTES:
-        yield from map(work, parcels(path, told))
+        yield from map(work, parcels(path, reading))
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
-            for parcel in parcels(path, told):
+            for parcel in parcels(path, reading):
                 waiting.append(pool.submit(work, parcel))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
@@ -217,6 +268,19 @@ def over(path: Path, work: Callable[[Parcel], Result], told: Told | None = None)
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def _end_with_parent() -> None:
+    """In a worker: leave Ctrl-C to the parent, which lets workers finish their parcel, and end when the parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _sections(text: bytes, going_on: Section | None, name: str) -> Iterator[tuple[Section, bytes]]:
@@ -237,6 +301,7 @@ def _section(line: bytes, name: str) -> Section:
     try:
         header: dict[str, Any] = json.loads(line)
         section = Section(header["window"], header["rank"], header["clock"], header["epoch_minus_perf_ns"])
+        section.window.encode()  # JSON can spell half a character
         columns = tuple(header["columns"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(name, f"not a header: {line[:80]!r}") from error

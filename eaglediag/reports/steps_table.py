@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eaglediag.errors import UsageError
-from eaglediag.reports.steps_file import SMALL, Parcel, Section, Told, over
+from eaglediag.reports.steps_file import SMALL, Parcel, Reading, Section, over
 from eaglediag.reports.text_rows import Column, chosen, decimal, joined
+from eaglediag.reports.untrusted import printable
+from eaglediag.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-#: `start_s` is Unix time on the host's clock; `accept_lengths` has one number a request, the bonus token included.
+#: `start_s` is Unix time on the host's clock, in Parquet to a quarter of a microsecond; `accept_lengths` has one number
+#: a request, the bonus token included.
 COLUMNS = (
     "window", "rank", "row", "step", "phase", "batch_size", "tokens", "graph", "start_s", "host_ms", "device_ms",
     "period_ms", "device_period_ms", "accept_lengths",
@@ -32,20 +35,20 @@ MILLISECONDS = (
 )
 
 
-def write_csv(steps: Path, out: Path, told: Told | None = None) -> None:
+def write_csv(steps: Path, out: Path, reading: Reading | None = None) -> None:
     """Write the steps as CSV, compressed when the name ends with .gz. Accept lengths are separated by blanks.
 
     Raises CaptureError for a damaged file of steps and OSError when `out` cannot be written.
     """
     header = (",".join(COLUMNS) + "\n").encode()
     packed = out.suffix == ".gz"
-    with out.open("wb") as stream:
+    with whole_file(out) as stream:
         stream.write(gzip.compress(header, 1) if packed else header)
-        for text in over(steps, _packed_csv if packed else _csv, told):
+        for text in over(steps, _packed_csv if packed else _csv, reading):
             stream.write(text)
 
 
-def write_parquet(steps: Path, out: Path, told: Told | None = None) -> None:
+def write_parquet(steps: Path, out: Path, reading: Reading | None = None) -> None:
     """Write the steps as Parquet; accept lengths are lists. Needs pyarrow.
 
     Raises UsageError without pyarrow, CaptureError for a damaged file of steps, OSError when `out` cannot be written.
@@ -54,8 +57,8 @@ def write_parquet(steps: Path, out: Path, told: Told | None = None) -> None:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow", "pip install 'eaglediag[parquet]', or use --csv") from error
-    with pq.ParquetWriter(out, _schema()) as writer:
-        for part in over(steps, _arrow, told):
+    with whole_file(out) as stream, pq.ParquetWriter(stream, _schema()) as writer:
+        for part in over(steps, _arrow, reading):
             writer.write_table(part)
 
 
@@ -144,6 +147,7 @@ def _texts(column: pd.Series[str]) -> Column:
 
 def _quoted(text: str) -> str:
     """A CSV field. What a spreadsheet would run as a formula gets an apostrophe in front."""
+    text = printable(text)
     if text[:1] in ("=", "+", "-", "@", "\t", "\r"):
         text = "'" + text
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text

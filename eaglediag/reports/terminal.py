@@ -47,9 +47,15 @@ GAP = 2
 BELOW = (" [", " (", " eager", " / ")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which has one answer for it; rich would end with the code of a failed gate."""
+        raise BrokenPipeError
+
+
 def console(file: TextIO | None = None) -> Console:
     """A console on standard output. Colour only on a terminal and without NO_COLOR; `[...]` is text, not markup."""
-    return Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False)
+    return _Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False)
 
 
 def render(result: Comparison | BreakEven, out: Console, *, verbose: bool = False) -> None:

@@ -17,8 +17,9 @@ from eaglediag.capture.model import Capture
 from eaglediag.errors import CaptureError, UsageError
 from eaglediag.probes.agents import Rows
 from eaglediag.probes.payload import recorder
+from eaglediag.probes.run import write_steps
 from eaglediag.reports import chrome_trace, step_series, steps_file, steps_table
-from eaglediag.reports.steps_file import COLUMNS
+from eaglediag.reports.steps_file import COLUMNS, Reading
 from tests.invoke import eaglediag
 from tests.report_material import raw_rows, with_steps
 
@@ -66,10 +67,10 @@ def test_the_reader_knows_the_columns_that_the_agent_writes() -> None:
 def test_small_parcels_hold_whole_steps(
     recorded: tuple[Capture, Path, Path, list[tuple[str, Rows]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, steps, _, rows = recorded
+    eagle, steps, _, rows = recorded
     monkeypatch.setattr(steps_file, "PARCEL_BYTES", 2000)
     shares: list[float] = []
-    parcels = list(steps_file.parcels(steps, shares.append))
+    parcels = list(steps_file.parcels(steps, Reading(eagle, shares.append)))
     assert len(parcels) > 15
     assert sum(len(one.steps()) + len(one.accepted().step) for one in parcels) == sum(len(one.rows) for _, one in rows)
     for parcel in parcels:
@@ -113,6 +114,7 @@ def test_several_processes_give_the_same(
         ([HEADER, [*STEP[:8], float("nan"), *STEP[9:]]], "not a row"),
         ([HEADER, "\x1b[2J\n"], "not a row"),
         ([HEADER, json.dumps(STEP)], "middle of a line"),
+        ([{**HEADER, "window": "\ud800"}, STEP], "not a header"),
     ],
 )
 def test_what_is_not_a_row_ends_the_reading(tmp_path: Path, lines: list[object], why: str) -> None:
@@ -142,6 +144,46 @@ def test_only_a_plain_name_beside_the_capture_is_opened(tmp_path: Path) -> None:
         assert steps_file.beside(eagle, path) is None
     with pytest.raises(UsageError, match="no raw steps"):
         steps_file.needed(eagle, path)
+
+
+def test_steps_of_another_capture_are_refused(tmp_path: Path) -> None:
+    eagle, steps, path = with_steps(tmp_path, [("c1", raw_rows(steps=40))])
+    store.write(eagle, path)
+    others = {
+        "more": [("c1", raw_rows(steps=41))],
+        "another window": [("c9", raw_rows(steps=40))],
+        "another rank": [("c1", raw_rows(rank=3, steps=40))],
+    }
+    for rows in others.values():
+        write_steps(rows, steps)
+        ran = eaglediag("export", path, "--csv", tmp_path / "s.csv")
+        assert (ran.code, "is another capture's: it has 4" in ran.err) == (2, True), ran.err
+        assert eaglediag("report", path, "--html", tmp_path / "r.html").code == 2
+    for nothing in (b"", gzip.compress(b"")):
+        steps.write_bytes(nothing)
+        ran = eaglediag("export", path, "--trace", tmp_path / "t.json")
+        assert (ran.code, "holds no steps" in ran.err) == (2, True), ran.err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["eagle.json", "eagle.steps.jsonl.gz"]
+
+
+def test_fewer_steps_than_were_recorded_are_said(tmp_path: Path) -> None:
+    eagle, steps, path = with_steps(tmp_path, [("c1", raw_rows(steps=40))])
+    store.write(eagle, path)
+    write_steps([("c1", raw_rows(steps=15))], steps)
+    for command in (("export", path, "--csv", tmp_path / "s.csv"), ("report", path, "--html", tmp_path / "r.html")):
+        ran = eaglediag(*command)
+        assert (ran.code, "it holds 15 of 40 recorded steps" in ran.err) == (0, True)
+
+
+def test_every_rank_begins_on_the_first_device_track(tmp_path: Path) -> None:
+    rows = [("c1", raw_rows(rank, 20, "cuda_event")) for rank in range(2)]
+    eagle, steps, _ = with_steps(tmp_path, rows)
+    chrome_trace.write(eagle, steps, tmp_path / "t.json.gz")
+    names = [
+        one["args"]["name"] for one in events(tmp_path / "t.json.gz")["traceEvents"] if one["name"] == "thread_name"
+    ]
+    assert names.count("device (earliest place)") == 2
+    assert "device (earliest place), continued" not in names
 
 
 def events(path: Path) -> dict[str, Any]:
@@ -255,6 +297,14 @@ def test_a_window_cannot_become_a_formula(tmp_path: Path) -> None:
         steps_table.write_csv(steps, tmp_path / "s.csv")
         with (tmp_path / "s.csv").open(newline="") as stream:
             assert {row["window"] for row in csv.DictReader(stream)} == {"'" + window}
+
+
+def test_a_window_sends_no_escape_sequence(tmp_path: Path) -> None:
+    _, steps, _ = with_steps(tmp_path, [("\x1b[2J\x00", raw_rows(steps=3))])
+    steps_table.write_csv(steps, tmp_path / "s.csv")
+    text = (tmp_path / "s.csv").read_text()
+    assert "\x1b" not in text
+    assert text.count("\\x1b[2J\\x00") == len(text.splitlines()) - 1
 
 
 def test_series_of_steps_and_of_blocks_agree(tmp_path: Path) -> None:
