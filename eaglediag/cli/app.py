@@ -41,7 +41,8 @@ def _version(asked: bool) -> None:
 
 EXIT_CODES = (
     "Exit codes: 0 pass; 1 a gate of `check` failed, or `lint` found what cannot work; 2 usage or unreadable input; "
-    "3 inconclusive or not comparable; 4 host unreachable or login refused; 5 instrumentation refused or ranks missing; 99 interrupted."
+    "3 inconclusive or not comparable; 4 host unreachable or login refused; 5 instrumentation refused or ranks "
+    "missing; 99 interrupted."
 )
 
 
