@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import zlib
@@ -23,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium and chromedriver are not installed"),
 ]
 AXE = "axe-core@4.11.0"
+LOG = Path(__file__).parent.parent / "data" / "h200" / "h200x1-eagle.log.gz"
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +52,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[name] = folder / f"{name}.html"
         ran = eaglediag("report", *paths, "--html", made[name])
         assert ran.code == 0, ran.err
+    log, made["log"] = folder / "log.json", folder / "log.html"
+    assert eaglediag("import", LOG, "--output", log).code == 0
+    assert eaglediag("report", log, "--html", made["log"]).code == 0
     return made
 
 
-NAMES = ("full", "h200", "alone", "collectives", "hostile")
+NAMES = ("full", "h200", "alone", "collectives", "hostile", "log")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,13 +83,53 @@ def test_pictures_are_not_empty(browser: Browser, pages: dict[str, Path], width:
         side = "narrow" if width < 500 else "wide"
         assert browser.run(f"return getComputedStyle(document.querySelector('#{name} .{side}')).display") != "none"
         assert colours(browser.picture(f"#{name} .{side} svg")) > 8
-        labels = f"[...document.querySelectorAll('#{name} .{side} svg text')]"
-        outside = browser.run(
-            f"const box = document.querySelector('#{name} .{side} svg').getBoundingClientRect();"
-            f"return {labels}.filter(one => {{ const r = one.getBoundingClientRect();"
-            "return r.left < box.left - 1 || r.right > box.right + 1 }).map(one => one.textContent)"
-        )
-        assert outside == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [360, 1000])
+def test_no_label_is_cut_off_or_printed_on_another(
+    browser: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    browser.open(pages[name], width)
+    wrong = browser.run(
+        """
+        const wrong = [];
+        for (const picture of document.querySelectorAll('svg[role=img]')) {
+            const box = picture.getBoundingClientRect();
+            const labels = [...picture.querySelectorAll('text')].filter(one => box.width && one.textContent.trim());
+            const places = labels.map(one => [one.textContent, one.getBoundingClientRect()]);
+            places.forEach(([words, a], i) => {
+                if (a.left < box.left - 1 || a.right > box.right + 1) wrong.push([words]);
+                for (const [others, b] of places.slice(i + 1)) {
+                    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+                    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+                    if (across > 2 && down > 5) wrong.push([words, others]);
+                }
+            });
+        }
+        return wrong;
+        """
+    )
+    assert wrong == []
+
+
+def test_an_isolated_stretch_is_drawn_where_it_was_measured(browser: Browser, pages: dict[str, Path]) -> None:
+    """A style must not move what an attribute has placed."""
+    browser.open(pages["log"], 1000)
+    marks = browser.run(
+        """
+        const picture = document.querySelector('#timeline0 .wide svg');
+        const box = picture.getBoundingClientRect(), scale = box.width / 720;
+        return [...picture.querySelectorAll('.mark')].map(one => {
+            const r = one.getBoundingClientRect();
+            return [one.getAttribute('transform'), (r.left + r.right) / 2 / scale - box.left / scale,
+                    (r.top + r.bottom) / 2 / scale - box.top / scale];
+        });
+        """
+    )
+    assert len(marks) == 1
+    for transform, x, y in marks:
+        assert [float(one) for one in re.findall(r"[\d.]+", transform)[:2]] == pytest.approx([x, y], abs=0.7)
 
 
 @pytest.mark.parametrize("dark", [False, True])

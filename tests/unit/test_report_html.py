@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -16,15 +15,14 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from eaglediag.analysis.comparison import compare
 from eaglediag.analysis.measured import measure
 from eaglediag.capture import store
-from eaglediag.capture.model import Blocks, Capture, Window
+from eaglediag.capture.model import Blocks, Window
 from eaglediag.probes.turns import merged
-from eaglediag.reports import html, step_series
-from eaglediag.reports.html import acceptance, batches, cycle, drawing, timeline
-from eaglediag.reports.html.figure import Figure, Material, Side
+from eaglediag.reports.html import acceptance, batches, drawing
 from tests import recorded_collectives
 from tests.factories import START, capture, decode, gpu, pair
 from tests.factories import cycle as cycle_cost
 from tests.hostile import hostile_pair
+from tests.html_material import figures, rendered
 from tests.invoke import eaglediag
 from tests.report_material import full_pair, raw_rows, with_steps
 
@@ -71,19 +69,6 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if "style" not in self.open:
             self.text += data
-
-
-def material(*captures: Capture) -> Material:
-    result = compare(*captures) if len(captures) == 2 else None
-    arms = [result.baseline, result.candidate] if result else [measure(captures[0])]
-    sides = [Side(one, arm, step_series.from_blocks(one)) for one, arm in zip(captures, arms, strict=True)]
-    return Material(sides[-1], sides[0] if result else None, result)
-
-
-def rendered(*captures: Capture) -> str:
-    out = io.StringIO()
-    html.render(material(*captures), out)
-    return out.getvalue()
 
 
 CASES = {
@@ -147,12 +132,6 @@ def test_ten_minutes_of_eight_ranks_stay_under_a_megabyte() -> None:
     eagle = capture("eagle", costs, tp=8, gpus=gpus, denials=full_pair()[1].denials * 20)
     baseline = capture("baseline", {size: decode(8.0, blocks=200) for size in costs}, tp=8, gpus=gpus)
     assert len(rendered(baseline, eagle).encode()) < 1_000_000
-
-
-def figures(*captures: Capture) -> dict[str, Figure]:
-    whole = material(*captures)
-    made = [cycle.figure(whole), batches.figure(whole), acceptance.figure(whole), timeline.figure(whole.candidate, 0)]
-    return {one.name: one for one in made if one is not None}
 
 
 def test_the_waterfall_adds_up_and_tells_graph_from_eager_without_colour() -> None:

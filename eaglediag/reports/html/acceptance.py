@@ -15,7 +15,7 @@ from eaglediag.reports.html.figure import METHODS, Figure, Material
 from eaglediag.reports.tables import Table
 
 #: More bars than this no screen shows.
-MOST = 24
+MOST = 64
 
 
 @dataclass(frozen=True)

@@ -240,8 +240,9 @@ def _panel(
     begins = sorted((points[0] for points in lines), key=lambda point: -point[1].value)
     for i, (size, value) in enumerate(begins):
         below = i == len(begins) - 1
-        if not below or y(value.value) + 17 < y.start:
-            canvas.text(x(size) + 8, y(value.value) + (17 if below else -7), estimate(value), "value")
+        # Under it may be too little room above the axis' own numbers.
+        if not below or y(value.value) + 12 <= y.start:
+            canvas.text(x(size) + 8, y(value.value) + (15 if below else -7), estimate(value), "value")
 
 
 def _apart(sizes: Sequence[int], x: Scale) -> list[float]:

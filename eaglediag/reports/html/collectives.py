@@ -177,7 +177,7 @@ def _row(canvas: Canvas, row: Sequence[Calls], x: Scale, y: float, looks: Mappin
     words = f"{PHASE_NAMES[one.phase]}, {'in graph' if one.in_graph else 'launched'}"
     words += one.where
     if narrow:
-        canvas.text(x.start, y + 10, words, "value")
+        canvas.text(x.start, y + 9, words, "value")
     else:
         canvas.text(x.start - 8, y + 15, words, "tick", "end")
     at = 0.0

@@ -206,7 +206,7 @@ def _half(canvas: Canvas, half: Half, x: Scale, top: float, line: float, *, narr
             eager=False if span.look == "gap" else span.eager,
         )
         if narrow:
-            canvas.text(x.start, y + 10, f"{span.name}: {words}", "value")
+            canvas.text(x.start, y + 9, f"{span.name}: {words}", "value")
         else:
             canvas.text(x.start - 8, y + 14, span.name, "tick", "end")
             canvas.text(end + 5, y + 14, words, "value")

@@ -142,6 +142,7 @@ def _picture(name: str, width: float, drawn: Drawn, said: str) -> Markup:
     canvas = Canvas(name, width, height)
     floor = height - 44
     _windows(canvas, drawn, x, top, floor)
+    _starts(canvas, drawn, x, top, bottom, floor)
     _steps(canvas, drawn, x, top, bottom)
     at = bottom
     for i, title in panels:
@@ -160,7 +161,7 @@ def _picture(name: str, width: float, drawn: Drawn, said: str) -> Markup:
 
 
 def _windows(canvas: Canvas, drawn: Drawn, x: Scale, top: float, floor: float) -> None:
-    """When which load ran, and where the server was started anew."""
+    """When which load ran."""
     axis = drawn.axis
     labels: dict[float, str] = {}
     for i, window in enumerate(drawn.windows):
@@ -178,9 +179,14 @@ def _windows(canvas: Canvas, drawn: Drawn, x: Scale, top: float, floor: float) -
         if at - last > LABEL:
             canvas.text(at, top - 6, load, "note", "middle")
             last = at
-    for i, shown in enumerate(axis.shown if len(axis.shown) > 1 else (), start=1):
-        canvas.line((x(shown), top), (x(shown), floor), "grid", f"start {i} of the server")
-        canvas.text(x(shown) + 3, top + 10, f"start {i}", "note")
+
+
+def _starts(canvas: Canvas, drawn: Drawn, x: Scale, top: float, bottom: float, floor: float) -> None:
+    """Where the server was started anew; its name stands where steps that take no time would be."""
+    shown = drawn.axis.shown
+    for i, at in enumerate(shown if len(shown) > 1 else (), start=1):
+        canvas.line((x(at), top), (x(at), floor), "grid", f"start {i} of the server")
+        canvas.text(x(at) + 3, bottom - 6, f"start {i}", "note")
 
 
 def _steps(canvas: Canvas, drawn: Drawn, x: Scale, top: float, bottom: float) -> None:
