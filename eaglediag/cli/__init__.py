@@ -40,5 +40,5 @@ def main() -> None:
     from eaglediag.reports.untrusted import printable
 
     # It may hold a file's name, or the last words of a server.
-    print(f"eaglediag: {' '.join(printable(message).splitlines())}", file=sys.stderr)
+    print(f"eaglediag: {printable(' '.join(message.splitlines()))}", file=sys.stderr)
     sys.exit(code)

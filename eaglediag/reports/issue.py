@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from eaglediag import __version__
 from eaglediag.analysis.comparison import Comparison
@@ -13,14 +14,16 @@ from eaglediag.analysis.denials import refusals
 from eaglediag.analysis.sentences import PHASE_NAMES
 from eaglediag.capture.model import Capture, Denial, ModelShape, Server, Workload
 from eaglediag.reports import summary, tables
-from eaglediag.reports.markdown import table_text
+from eaglediag.reports.markdown import Section, fenced, fitted, table
 from eaglediag.reports.redaction import Redactor
-from eaglediag.reports.untrusted import markdown, printable
+from eaglediag.reports.untrusted import markdown
 
 #: Denials shown with their source; the rest are counted.
 MOST = 6
 #: The longest argument value that is shown.
 LONGEST = 300
+#: A name that a shell can give to a variable.
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What a file of prompts is called in the command to reproduce.
 PROMPTS = "prompts.jsonl"
 #: Arguments that say how the engine was run; the rest are defaults, or in the command.
@@ -31,29 +34,19 @@ RELEVANT = ("cuda_graph", "speculative", "attention", "overlap", "radix", "chunk
 def render(captures: Sequence[Capture], result: Comparison | None) -> str:
     """The report on the last capture, as GitHub markdown; with `result`, against the first.
 
-    Fenced text is kept from closing its fence.
+    Everything is replaced before it is quoted or escaped, and escaped before it is cut to fit.
     """
     capture, clean = captures[-1], Redactor(captures)
-    out = io.StringIO()
-    server = capture.server
     title = clean(result.headline if result else f"{capture.arm}: measured with eaglediag")
-    out.write(f"**{markdown(title)}**\n\n### Environment\n\n")
-    for name, value in _environment(capture):
-        out.write(f"- {name}: {markdown(clean(value))}\n")
-    if server.command:
-        out.write("\nLaunch command:\n" + _fenced("sh", clean(shlex.join(server.command))))
-    if server.environment:
-        variables = "\n".join(f"{name}={value}" for name, value in sorted(server.environment.items()))
-        out.write("\nEnvironment variables:\n" + _fenced("sh", clean(variables)))
-    if arguments := _arguments(capture):
-        out.write("\nArguments the engine ended up with:\n" + _fenced("text", clean(arguments)))
-    out.write("\n### Evidence\n")
-    _evidence(capture, result, clean, out)
-    _denials(capture, clean, out)
-    out.write("\n### How to reproduce\n")
-    _reproduce(capture, clean, out)
-    out.write(f"\n<sub>eaglediag {__version__}; names, addresses, paths and keys are replaced.</sub>\n")
-    return out.getvalue()
+    environment = [f"- {name}: {markdown(clean(value))}\n" for name, value in _environment(capture)]
+    sections = [Section(f"**{markdown(title)}**\n\n### Environment\n\n", environment), *_settings(capture, clean)]
+    sections.append(Section("\n### Evidence\n"))
+    sections += _evidence(capture, clean) if result is None else _comparison(result, clean)
+    sections += _denials(capture, clean)
+    sections += _reproduce(capture, clean)
+    replaced = "host names, addresses, logins, paths and keys are replaced as far as they were recognised"
+    sections.append(Section(f"\n<sub>eaglediag {__version__}; {replaced}: look it over before you paste it.</sub>\n"))
+    return fitted(sections)
 
 
 def _environment(capture: Capture) -> list[tuple[str, str]]:
@@ -62,7 +55,8 @@ def _environment(capture: Capture) -> list[tuple[str, str]]:
     pairs = [
         ("engine", f"{server.engine} {server.release}{f' at {server.commit}' if server.commit else ''}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in server.versions.items())),
-        ("GPUs", ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)) or server.device),
+        ("GPUs", ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus))),
+        ("device", "" if gpus else server.device),
         ("driver", ", ".join(dict.fromkeys(host.driver for host in capture.hosts if host.driver))),
         ("system", ", ".join(dict.fromkeys(host.system for host in capture.hosts if host.system))),
         ("Python", ", ".join(dict.fromkeys(host.python for host in capture.hosts if host.python))),
@@ -89,25 +83,46 @@ def _model(model: ModelShape) -> str:
     return f"{model.architecture} ({layers}, {model.dtype or 'dtype not known'})" if model.architecture else ""
 
 
-def _arguments(capture: Capture) -> str:
+def _settings(capture: Capture, clean: Redactor) -> Iterator[Section]:
+    server = capture.server
+    if server.command:
+        yield fenced("sh", shlex.join(clean.words(server.command)), "\nLaunch command:\n")
+    if server.environment:
+        yield fenced("sh", "\n".join(_assignments(server, clean)), "\nEnvironment variables:\n")
+    if arguments := _arguments(server, clean):
+        yield fenced("text", arguments, "\nArguments the engine ended up with:\n")
+
+
+def _assignments(server: Server, clean: Redactor) -> list[str]:
+    return [
+        f"{clean(name)}={shlex.quote(str(clean.value(name, value)))}"
+        for name, value in sorted(server.environment.items())
+    ]
+
+
+def _arguments(server: Server, clean: Redactor) -> str:
     lines = []
-    for name, value in sorted(capture.server.arguments.items()):
+    for name, value in sorted(server.arguments.items()):
         if value not in (None, "", [], {}) and any(word in name for word in RELEVANT):
-            lines.append(f"{name} = {json.dumps(value)[:LONGEST]}")
+            shown = json.dumps(clean.value(name, value), ensure_ascii=False)
+            lines.append(f"{clean(name)} = {shown if len(shown) <= LONGEST else shown[:LONGEST] + '…'}")
     return "\n".join(lines)
 
 
-def _evidence(capture: Capture, result: Comparison | None, clean: Redactor, out: io.StringIO) -> None:
-    if result is not None:
-        for table in tables.tables(result):
-            out.write(f"\n**{markdown(table.title)}**\n\n")
-            out.write(clean(table_text(table)))
-        for finding in result.findings[:8]:
-            facts = "; ".join(f"{one.fact} ({one.source})" for one in finding.evidence)
-            out.write(f"\n- {markdown(clean(finding.what))} ({finding.sure}): {markdown(clean(facts))}")
-        out.write("\n")
-        return
-    out.write("\n")
+def _comparison(result: Comparison, clean: Redactor) -> Iterator[Section]:
+    for one in tables.tables(result):
+        headers = tuple(map(clean, one.headers))
+        rows = tuple(tuple(map(clean, row)) for row in one.rows)
+        yield table(replace(one, headers=headers, rows=rows), f"\n**{markdown(clean(one.title))}**\n\n")
+    lines = []
+    for finding in result.findings[:8]:
+        facts = "; ".join(f"{one.fact} ({one.source})" for one in finding.evidence)
+        lines.append(f"- {markdown(clean(finding.what))} ({finding.sure}): {markdown(clean(facts))}\n")
+    yield Section("\n", lines)
+
+
+def _evidence(capture: Capture, clean: Redactor) -> Iterator[Section]:
+    lines = []
     for window in capture.windows:
         batch = summary.typical(window)
         if batch is not None:
@@ -115,17 +130,18 @@ def _evidence(capture: Capture, result: Comparison | None, clean: Redactor, out:
             length = f", accept length {summary.accept_length(batch)}" if batch.kind == "cycle" else ""
             words = f"a {'cycle' if batch.kind == 'cycle' else 'step'} takes {batch.period_ms.mean:.2f} ms"
             line = f"batch {batch.batch_size}: {words} ({summary.parts(batch)}){length}; {graphs}"
-            out.write(f"- {markdown(clean(line))}\n")
+            lines.append(f"- {markdown(clean(line))}\n")
+    yield Section("\n", lines)
 
 
-def _denials(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
+def _denials(capture: Capture, clean: Redactor) -> Iterator[Section]:
     kinds = refusals(capture)
     for one in kinds[:MOST]:
-        out.write(f"\n**No graph**: {markdown(clean(one.line))}\n")
+        yield Section(f"\n**No graph**: {markdown(clean(one.line))}\n")
         if text := _gate(one.denial):
-            out.write(_fenced("python", clean(text)))
+            yield fenced("python", clean(text))
     if len(kinds) > MOST:
-        out.write(f"\n{len(kinds) - MOST} rarer kinds of refusal were recorded.\n")
+        yield Section(f"\n{len(kinds) - MOST} rarer kinds of refusal were recorded.\n")
 
 
 def _gate(denial: Denial) -> str:
@@ -139,25 +155,33 @@ def _gate(denial: Denial) -> str:
     return "\n".join(parts)
 
 
-def _reproduce(capture: Capture, clean: Redactor, out: io.StringIO) -> None:
+def _reproduce(capture: Capture, clean: Redactor) -> Iterator[Section]:
+    heading = "\n### How to reproduce\n"
     if not capture.server.command:
-        out.write("\nThe launch command is not on record; the figures come from files.\n")
+        yield Section(f"{heading}\nThe launch command is not on record; the figures come from files.\n")
         return
-    ab = " --ab -o results" if capture.server.speculation is not None else f" -o {capture.arm}.json"
-    options = clean(" ".join(_options(capture)))
-    command = f"eaglediag probe --host local{ab} {options} \\\n  --launch {shlex.quote(clean(_launch(capture.server)))}"
-    out.write(_fenced("sh", f"pip install eaglediag\n{command}"))
+    name = clean(capture.arm.rpartition("/")[2]) + ".json"
+    ab = " --ab -o results" if capture.server.speculation is not None else f" -o {shlex.quote(name)}"
+    launch = _quoted(_launch(capture.server, clean))
+    command = f"eaglediag probe --host local{ab} {' '.join(_options(capture))} \\\n  --launch {launch}"
+    yield fenced("sh", f"pip install eaglediag\n{command}", heading)
     work = capture.workload
     if _own_prompts(work):
-        out.write(f"\n`{PROMPTS}`: {work.prompts} prompts from a file; attach it, one JSON object a line.\n")
+        yield Section(f"\n`{PROMPTS}`: {work.prompts} prompts from a file; attach it, one JSON object a line.\n")
     elif not work.requests_per_window and not work.concurrency:
-        out.write("\nThe load that was measured came from other clients; the command sends prompts of its own.\n")
+        yield Section("\nThe load that was measured came from other clients; the command sends prompts of its own.\n")
 
 
-def _launch(server: Server) -> str:
+def _launch(server: Server, clean: Redactor) -> str:
     """The command with its variables in front: those that a shell exports are in no capture."""
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(server.environment.items())]
-    return " ".join([*assignments, shlex.join(server.command)])
+    variables = {name: value for name, value in server.environment.items() if VARIABLE.fullmatch(name)}
+    assignments = _assignments(server.model_copy(update={"environment": variables}), clean)
+    return " ".join([*assignments, shlex.join(clean.words(server.command))])
+
+
+def _quoted(text: str) -> str:
+    """One word of the shell; in double quotes where that spares the single ones in it."""
+    return f'"{text}"' if "'" in text and not re.search(r'["$`\\!]', text) else shlex.quote(text)
 
 
 def _options(capture: Capture) -> list[str]:
@@ -201,11 +225,3 @@ def _load(capture: Capture) -> list[str]:
 def _own_prompts(work: Workload) -> bool:
     """Whether the prompts came from a file, whose name is nobody else's business."""
     return bool(work.prompts) and work.random_input_len is None and not work.source.startswith("built-in")
-
-
-def _fenced(language: str, text: str) -> str:
-    text = "\n".join(printable(line) for line in text.splitlines())
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"\n{fence}{language}\n{text}\n{fence}\n"

@@ -78,7 +78,7 @@ def started_again(capture: Capture) -> bool:
 def typical(window: Window) -> BatchStats | None:
     """The batch size at which most of a window's steps ran, on its first rank."""
     batches = window.ranks[0].batches if window.ranks else []
-    return max(batches, key=lambda batch: batch.count, default=None)
+    return max((batch for batch in batches if batch.count), key=lambda batch: batch.count, default=None)
 
 
 def parts(batch: BatchStats) -> str:

@@ -211,7 +211,7 @@ def _table(table: tables.Table, out: Console) -> None:
     """
     out.print(Text(table.title, style="bold"))
     for broken, breaks in ((False, ()), (True, ()), (True, BELOW), (True, (*BELOW, ", "))):
-        headers = [Text(printable(_broken(header) if broken else header)) for header in table.headers]
+        headers = [Text(_broken(printable(header)) if broken else printable(header)) for header in table.headers]
         rows = [[_cell(printable(text), breaks) for text in row] for row in table.rows]
         widths = [
             max(
