@@ -177,6 +177,9 @@ def test_prints_all_of_it(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["full"], dark=True, media="print")
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.run("return document.querySelector('#cycle table').getBoundingClientRect().height") > 40
+    sizes = "new Set([...document.querySelectorAll('table, table *')].map(one => getComputedStyle(one).fontSize))"
+    assert browser.run(f"return [...{sizes}].map(parseFloat)") == pytest.approx([8 * 96 / 72], abs=0.01)
+    assert browser.run("return getComputedStyle(document.querySelector('.denials .more')).breakInside") == "auto"
     browser.cdp("Emulation.setEmulatedMedia", media="", features=[])
     pdf = browser.pdf()
     assert pdf.startswith(b"%PDF-")

@@ -105,7 +105,9 @@ def _line(canvas: Canvas, i: int, row: Row, x: Scale, y: Scale, tallest: float) 
             x(even.value), y(1), i, "crossing", f"batch {row.batch_size}: break-even at {interval(even)} tokens"
         )
         if i == 0:
-            canvas.beside(x(even.value), y.start - 6, f"τ* {estimate(even)}", "note", 4)
+            # Where the axis reaches far, break-even lies too low for a label under it.
+            foot = y.start - 6 if y(1) < y.start - 24 else y(1) - 10
+            canvas.beside(x(even.value), foot, f"τ* {estimate(even)}", "note", 4)
     accepted = row.candidate.accept_length
     if accepted is None:
         return

@@ -150,7 +150,7 @@ def _picture(name: str, width: float, drawn: Drawn, said: str) -> Markup:
         at += 100
     _hovers(canvas, drawn, x, top, floor)
     for bit in reasons:
-        canvas.text(left, at + 20, gpus.REASONS[bit], "note")
+        canvas.text(left, at + 18, gpus.REASONS[bit], "note")
         canvas.line((left, at + 26), (right, at + 26), "grid")
         gpus.strip(canvas, samples, bit, x, at + 22)
         at += 24
