@@ -17,6 +17,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from multiprocessing import get_context, parent_process
@@ -260,7 +261,8 @@ def over(path: Path, work: Callable[[Parcel], Result], reading: Reading | None =
         waiting: deque[Future[Result]] = deque()
         try:
             for parcel in parcels(path, reading):
-                waiting.append(pool.submit(work, parcel))
+                with _interrupts_held():
+                    waiting.append(pool.submit(work, parcel))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -270,9 +272,21 @@ def over(path: Path, work: Callable[[Parcel], Result], reading: Reading | None =
                 future.cancel()
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Workers that are started in here never see Ctrl-C: the parent does, and lets them finish their parcel.
+
+    One that it ended half-way could leave the others and the parent waiting for each other.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end_with_parent() -> None:
-    """In a worker: leave Ctrl-C to the parent, which lets workers finish their parcel, and end when the parent does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a worker: end when the parent does, however that ended."""
     parent = parent_process()
 
     def wait() -> None:

@@ -142,23 +142,31 @@ def test_watching_writes_nothing(recorded: Path, option: str) -> None:
     assert (ran.code, "--watch prints on the terminal" in ran.err) == (2, True)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_workers_end_with_the_export(recorded: Path, tmp_path: Path, how: signal.Signals) -> None:
-    """A large export works in several processes; none may be left behind."""
-    eagle, _, path = with_steps(tmp_path, [(f"c{n}", raw_rows(steps=100)) for n in range(2000)])
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture whose steps, in parcels of this size, take seconds."""
+    eagle, _, path = with_steps(tmp_path_factory.mktemp("long"), [(f"c{n}", raw_rows(steps=400)) for n in range(50)])
     store.write(eagle, path)
+    return path
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_export(long: Path, tmp_path: Path, how: signal.Signals, later_s: float) -> None:
+    """A large export works in several processes; none may be left behind, whenever it is stopped."""
     script = (
-        "import os, sys; from eaglediag.reports import steps_file; steps_file.PARALLEL_BYTES = 0; "
+        "import os; from eaglediag.reports import steps_file; "
+        "steps_file.PARALLEL_BYTES = 0; steps_file.PARCEL_BYTES = 4000; "
         "os.cpu_count = lambda: 2; from eaglediag.cli import main; main()"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script, "export", str(path), "--csv", str(tmp_path / "s.csv")],
+        [sys.executable, "-c", script, "export", str(long), "--csv", str(tmp_path / "s.csv")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     wait_for(lambda: len(group(process.pid)) >= 3 and any(tmp_path.glob(".s.csv.*")))
-    time.sleep(0.5)
+    time.sleep(later_s)
     os.killpg(process.pid, how) if how == signal.SIGINT else process.send_signal(how)
     assert process.wait(60) == (99 if how == signal.SIGINT else -9)
     wait_for(lambda: not group(process.pid))
