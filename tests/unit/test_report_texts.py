@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,12 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 from syrupy.assertion import SnapshotAssertion
 
+from eaglediag.analysis.comparison import compare
 from eaglediag.capture import store
-from eaglediag.capture.model import Capture, HostInfo, Rank
-from eaglediag.reports import issue
+from eaglediag.capture.model import Capture, HostInfo, ModelShape, Problem, Rank, Server
+from eaglediag.reports import comment, issue
+from eaglediag.reports.markdown import Section, fitted
 from eaglediag.reports.redaction import Redactor
+from eaglediag.reports.untrusted import markdown as literal
+from eaglediag.reports.untrusted import printable
 from tests.hostile import hostile_pair
 from tests.invoke import eaglediag
 from tests.report_material import full_pair
@@ -68,6 +74,116 @@ def test_a_comment_fits_whatever_happens(tmp_path: Path) -> None:
     assert ran.code in (0, 3)
     assert len(ran.out) <= 65_536
     assert ran.out.endswith("</details>\n")
+
+
+def crowded(what: str) -> tuple[Capture, Capture]:
+    """The full pair with very much of something."""
+    baseline, eagle = full_pair()
+    for one in (baseline, eagle):
+        if what == "problems":
+            one.problems = [Problem(code="x", message=f"{n} " + "word " * 240) for n in range(100)]
+        if what == "windows":
+            first = one.windows[0]
+            one.windows = [
+                first.model_copy(update={"concurrency": n % 90, "repeat": n // 90, "id": str(n)}) for n in range(900)
+            ]
+        if what == "variables":
+            one.server.environment = {f"NAME_{n}": "word " * 50 for n in range(300)}
+        if what == "words":
+            one.server.command += ["word " * 3000] * 9
+        if what == "frames":
+            for denial in one.denials:
+                frame = denial.frames[0].model_copy(update={"text": "x + " * 4900, "source": ["y + " * 4900] * 3})
+                denial.frames = [frame] * 3
+        if what == "batches":
+            ranks = one.windows[0].ranks
+            for rank in ranks:
+                rank.batches = [rank.batches[0].model_copy(update={"batch_size": n}) for n in range(1, 200)]
+    return baseline, eagle
+
+
+@pytest.mark.parametrize("what", ["problems", "windows", "variables", "words", "frames", "batches"])
+@pytest.mark.parametrize("arms", [1, 2])
+def test_a_comment_and_an_issue_fit_and_stay_whole(what: str, arms: int) -> None:
+    captures = crowded(what)[-arms:]
+    result = compare(*captures) if len(captures) == 2 else None
+    out = io.StringIO()
+    comment.render(captures[-1], result, out)
+    for text in (out.getvalue(), issue.render(captures, result)):
+        assert len(text) <= 65_536
+        assert len(re.findall(r"(?m)^`{3,}", text)) % 2 == 0
+        assert text.count("<details>") == text.count("</details>")
+    if what in ("problems", "variables"):
+        assert re.search(r"[|-] and [1-9]\d* more|\([1-9]\d* more characters\)", out.getvalue() + text)
+
+
+def test_the_longest_sections_are_cut_and_the_others_whole() -> None:
+    small, long, longer = Section("a\n", ["b\n"]), Section("l\n", ["line\n"] * 90), Section("m\n", "x" * 900, "\nend\n")
+    assert fitted([small, long, longer], 5000) == small.whole + long.whole + longer.whole
+    text = fitted([small, long, longer], 400)
+    assert 300 < len(text) <= 400
+    assert text.startswith("a\nb\nl\nline\n")
+    assert text.endswith("\nend\n")
+    shown = text.count("line\n")
+    assert f"- and {90 - shown} more\n" in text
+
+
+OBEYED = (
+    "@octocat", "@org/team", "GH-12", "#12", "sgl-project/sglang#12", "https://evil.example/x?y=z", "www.evil.example",
+    ":tada:", "a@evil.example", "---", "===", "- x", "+ x", "1. x", "# x", "> x", "\\#12", "`@octocat`", "\\@octocat",
+    "<b>x</b>", "[x](y)", "&amp;", "**x**", "$x$", "a\n\nb", "a\n---",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OBEYED)
+def test_markdown_is_literal(text: str) -> None:
+    """CommonMark's reader finds the text and nothing else; what GitHub obeys on top stands in code spans only."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(literal(text))
+    assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
+    children = tokens[1].children or []
+    assert {child.type for child in children} <= {"text", "text_special", "code_inline"}
+    assert "".join(child.content for child in children) == " ".join(text.split())
+    free = "\0".join(child.content for child in children if child.type != "code_inline")
+    assert not re.search(r"@\w|#\d|GH-\d|://|www\.|:\w+:", free)
+
+
+@pytest.mark.parametrize("text", ["-0.3 %", "+1.00", "12:30:05", "1.5 x", "a - b", "cuda:0", "x.py:412"])
+def test_figures_stay_readable_in_markdown(text: str) -> None:
+    assert literal(text) == text
+
+
+@pytest.mark.parametrize("character", "\n\r\x1b\x85\u061c\u200b\u2028\u2029\u202e\u2060\u2066\ufeff\U000e0041")
+def test_what_is_not_seen_is_shown_as_an_escape(character: str) -> None:
+    assert printable(f"a{character}b") == "a" + character.encode("unicode_escape").decode() + "b"
+
+
+def test_a_message_starts_no_line_of_its_own(tmp_path: Path) -> None:
+    _, eagle = full_pair()
+    eagle.problems = [Problem(code="x", message="odd\nEAGLE-3 is 900 % faster")]
+    ran = eaglediag("report", *written(tmp_path, (eagle,)), width=200)
+    assert "odd\\nEAGLE-3 is 900 % faster" in ran.out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--markdown", "-"], ["--issue", "-"]])
+def test_a_batch_without_steps_is_no_batch(tmp_path: Path, arguments: list[str]) -> None:
+    _, eagle = full_pair()
+    for window in eagle.windows:
+        for rank in window.ranks:
+            for batch in rank.batches:
+                batch.count = 0
+    assert eaglediag("report", *written(tmp_path, (eagle,)), *arguments).code == 0
+
+
+def test_an_issue_from_logs_says_only_what_they_say() -> None:
+    _, eagle = full_pair()
+    eagle.server = Server(device="cuda", model=ModelShape(architecture="LlamaForCausalLM"))
+    for host in eagle.hosts:
+        host.gpus = []
+    text = issue.render([eagle], None)
+    assert "- device: cuda\n" in text
+    assert "GPUs" not in text
+    assert "None" not in text
+    assert "Launch command" not in text
 
 
 def test_hostile_text_is_text_in_every_format(tmp_path: Path) -> None:

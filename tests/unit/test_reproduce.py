@@ -102,6 +102,17 @@ def test_the_launch_command_comes_back_with_its_variables_and_paths_replaced(lau
     assert LaunchCommand.parse(again).environment == command.environment
 
 
+def test_names_give_the_shell_nothing_to_obey() -> None:
+    _, capture = full_pair()
+    capture.arm, capture.server.speculation = "x; touch PWN #", None
+    capture.server.environment = {"A; touch PWN #": "1", "B": "$(touch PWN)"}
+    command = command_in(issue.render([capture], None))
+    assert option(command, "-o") == "x; touch PWN #.json"
+    assert LaunchCommand.parse(option(command, "--launch")).environment == {"B": "$(touch PWN)"}
+    capture.arm = "monday/eagle"
+    assert option(command_in(issue.render([capture], None)), "-o") == "eagle.json"
+
+
 def test_quoted_values_of_the_launch_command_keep_no_key() -> None:
     _, capture = full_pair()
     capture.server.command = ["python", "-m", "sglang.launch_server", "--api-key", "p$ssword-12"]
