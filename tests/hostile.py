@@ -6,8 +6,8 @@ from eaglediag.capture.model import Capture, Problem
 from tests.report_material import full_pair
 
 MARKUP = "</title></style></svg><script>window.pwned = 1</script><img src=x onerror=window.pwned=1><b>"
-ESCAPES = "\x1b[2J\x1b]0;owned\x07\x00\x08\u202egnp.exe\x9b31m"
-MARKDOWN = "|``` [click](http://evil.example) <details> @everyone\n# heading"
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x00\x08\u202egnp.exe\x9b31m\u061c\u2028\u2060\ufeff"
+MARKDOWN = "|``` [click](http://evil.example) <details> @everyone #1 GH-1 :tada:\n# heading\n---\n"
 HOSTILE = MARKUP + ESCAPES + MARKDOWN + "{{ 7 * 7 }}{% raw %}"
 ENORMOUS = ("W" * 400 + HOSTILE)[:499]
 

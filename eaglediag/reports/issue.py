@@ -174,7 +174,7 @@ def _reproduce(capture: Capture, clean: Redactor) -> Iterator[Section]:
 
 def _launch(server: Server, clean: Redactor) -> str:
     """The command with its variables in front: those that a shell exports are in no capture."""
-    variables = {name: value for name, value in server.environment.items() if VARIABLE.fullmatch(name)}
+    variables = {name: value for name, value in server.environment.items() if VARIABLE.fullmatch(clean(name))}
     assignments = _assignments(server.model_copy(update={"environment": variables}), clean)
     return " ".join([*assignments, shlex.join(clean.words(server.command))])
 

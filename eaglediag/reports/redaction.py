@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from pydantic import JsonValue
@@ -59,9 +59,11 @@ RULES = tuple(
         ("key", r"\b(?:hf|gh[oprsu]|npm|gsk|r8)_[A-Za-z0-9]{16,}(?!\w)"),
         ("key", r"\b(?:AKIA|ASIA|AIza)[\w-]{12,}|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
         ("key", r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"),
-        ("hex", r"(?<!\w)(?<!sha256:)(?=\d*[a-fA-F])(?=[a-fA-F]*\d)[0-9a-fA-F]{32,64}(?!\w)"),
-        ("url", r"(?i)(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/\s\"'<>@]+@)?(?P<host>\[[^\]\s]*\]|[^/:\s\"'<>@`,;()]*)"
-                r"(?P<port>(?::\d+)?)(?P<path>/(?:[^\s\"'<>`]*[^\s\"'<>`.,;:)\]}])?)?"),
+        # A long number of hexadecimal digits that says neither of a file nor of a commit that it is its.
+        ("hex", r"(?<!\w)(?<!sha256:)(?<!/blob/)(?<!/tree/)(?<!/commit/)(?=\d*[a-fA-F])(?=[a-fA-F]*\d)"
+                r"[0-9a-fA-F]{32,64}(?!\w)"),
+        ("url", r"(?i)(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^/\s\"'<>@]+@)?"
+                r"(?P<host>\[[^\]\s]*\]|[^/:\s\"'<>@`,;()]*)(?P<port>(?::\d+)?)(?P<path>/(?:[^\s\"'<>`]*[^\s\"'<>`.,;:)\]}])?)?"),
         ("login", r"(?<![\w./+-])[\w.+-]+@[\w-][\w.-]*\w(?::(?!\d)[\w~./-]+)?"),
         # Where a package lies; its own files are evidence.
         ("nothing", rf"(?<!{IN_PATH})(?:[A-Za-z]:)?{IN_PATH}*/(?:(?:site|dist)-packages/|(?=sglang/srt/))"),
@@ -173,9 +175,10 @@ class Redactor:
         return self(value)
 
     def _as(self, kind: str, value: str) -> str:
-        number = 1 + sum(known == kind for known, _ in self._stand_ins)
-        same = value if kind == "path" else value.lower()
-        return self._stand_ins.setdefault((kind, same), f"<{kind}-{number}>")
+        known = (kind, value if kind == "path" else value.lower())
+        if known not in self._stand_ins:
+            self._stand_ins[known] = f"<{kind}-{1 + sum(other == kind for other, _ in self._stand_ins)}>"
+        return self._stand_ins[known]
 
     def _key(self, found: re.Match[str]) -> str:
         return found.groupdict().get("before", "") + "<key>"
@@ -224,7 +227,7 @@ def _names(captures: Sequence[Capture]) -> dict[str, str]:
     for capture in captures:
         for name, kind in _named(capture):
             for one in (name, name.partition(".")[0]):
-                if len(one) > 2 and one.lower() not in ordinary and not re.fullmatch(r"[\d.:]+", one):
+                if len(one) > 2 and one.lower() not in ordinary and not re.match(r"-|[\d.:]+$", one):
                     found.setdefault(one.lower(), kind)
     return found
 
@@ -290,7 +293,7 @@ def _releases(capture: Capture) -> Iterator[str]:
         yield from (text, *re.findall(r"[0-9a-fA-F]{32,}|\d+(?:\.\d+){3}", text))
 
 
-def _pattern(names: Sequence[str] | dict[str, str]) -> re.Pattern[str]:
+def _pattern(names: Iterable[str]) -> re.Pattern[str]:
     """The names, the longest first. One that is a plain word is none inside an option, a module or an attribute."""
     patterns = [
         rf"(?<![\w./-]){re.escape(name)}(?!\w|\.\w)" if name.isalpha() else rf"(?<!\w){re.escape(name)}(?!\w)"

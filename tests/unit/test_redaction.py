@@ -140,6 +140,12 @@ def test_a_host_called_by_an_ordinary_word_ruins_nothing(alias: str) -> None:
     assert issue.render([eagle(alias)], None) == plain
 
 
+def test_an_option_behind_an_option_for_a_host_is_no_host() -> None:
+    capture = eagle()
+    capture.server.command += ["--dist-init-addr", "--tp", "8"]
+    assert "--dist-init-addr --tp 8" in issue.render([capture], None)
+
+
 def test_a_host_called_by_a_word_is_replaced_outside_options_and_modules() -> None:
     clean = Redactor([eagle("athena")])
     assert (

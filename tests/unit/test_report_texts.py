@@ -26,7 +26,7 @@ from tests.invoke import eaglediag
 from tests.report_material import full_pair
 
 ROOT = Path(__file__).parents[2]
-RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 def written(folder: Path, captures: tuple[Capture, ...]) -> list[Path]:
@@ -197,6 +197,8 @@ def test_hostile_text_is_text_in_every_format(tmp_path: Path) -> None:
             if arguments:
                 outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", ran.out)
                 assert not re.search(r"(?<!\\)<(script|img|b)\b", outside)
+                free = re.sub(r"(?<!\\)`[^`\n]*`", "", outside)
+                assert not re.search(r"@\w|#\d|\bGH-\d|://|:tada:|\n-{3}\n", free)
 
 
 def test_issue(files: list[Path], snapshot: SnapshotAssertion) -> None:
