@@ -26,7 +26,7 @@ from eaglediag.capture import store
 from eaglediag.reports.steps_file import COLUMNS
 from tests.report_material import full_pair
 
-RANKS, BATCH = 8, 4
+RANKS, BATCH, WINDOW = 8, 4, "c4"
 GOAL_S, GOAL_MB = 10.0, 1000.0
 
 
@@ -35,7 +35,7 @@ def write_steps(path: Path, steps: int) -> None:
     generator = random.Random(1)
     with gzip.open(path, "wt", compresslevel=5, encoding="utf-8") as stream:
         for rank in range(RANKS):
-            header = {"window": "c4", "rank": rank, "clock": "cuda_event", "columns": COLUMNS,
+            header = {"window": WINDOW, "rank": rank, "clock": "cuda_event", "columns": COLUMNS,
                       "epoch_minus_perf_ns": 1_750_000_000_000_000_000}  # fmt: skip
             stream.write(json.dumps(header) + "\n")
             at = 1_697_237_287_252
@@ -106,6 +106,12 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         baseline, eagle = full_pair()
         eagle.steps_file = "eagle.steps.jsonl.gz"
+        window = next(one for one in eagle.windows if one.concurrency == BATCH)
+        window.id = WINDOW
+        window.ranks = [
+            window.ranks[0].model_copy(update={"rank": rank, "steps_recorded": given.steps // RANKS})
+            for rank in range(RANKS)
+        ]
         if not (folder / eagle.steps_file).exists():
             write_steps(folder / eagle.steps_file, given.steps)
         paths = folder / "baseline.json", folder / "eagle.json"

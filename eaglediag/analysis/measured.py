@@ -60,7 +60,10 @@ class LoadCost:
 
 @dataclass(frozen=True)
 class Arm:
-    """One capture, pooled. `graph_share` covers all batch sizes and windows."""
+    """One capture, pooled. `graph_share` covers all batch sizes and windows.
+
+    `accept_length_set` says that the server was told an accept length, or looks like it: it is not the draft's.
+    """
 
     name: str
     label: str
@@ -68,6 +71,7 @@ class Arm:
     batches: dict[int, BatchCost]
     loads: dict[int, LoadCost]
     graph_share: dict[Phase, float]
+    accept_length_set: bool
 
 
 def measure(capture: Capture, arm: int = 0, *, swept: bool = False) -> Arm:
@@ -93,6 +97,8 @@ def measure(capture: Capture, arm: int = 0, *, swept: bool = False) -> Arm:
         batches={size: _batch(size, _like_with_like(size, found), arm) for size, found in sorted(records.items())},
         loads=_loads(windows, arm),
         graph_share=graph_share(phases),
+        accept_length_set=accept_length_told(capture) is not None
+        or any(problem.code == "accept_length_pinned" for problem in capture.problems),
     )
 
 
@@ -101,6 +107,12 @@ def is_speculative(capture: Capture) -> bool:
     return capture.server.speculation is not None or any(
         batch.kind == "cycle" for window in capture.windows for rank in window.ranks for batch in rank.batches
     )
+
+
+def accept_length_told(capture: Capture) -> float | None:
+    """The accept length that the server was told to simulate (SGLANG_SIMULATE_ACC_LEN), if it was."""
+    speculation = capture.server.speculation
+    return speculation.simulated_accept_length if speculation is not None else None
 
 
 def label(capture: Capture) -> str:
@@ -123,8 +135,7 @@ def graph_share(passes: Iterable[PhaseStats]) -> dict[Phase, float]:
 
 
 def _plain(window: Window, capture: Capture) -> bool:
-    pinned = capture.server.speculation.simulated_accept_length if capture.server.speculation else None
-    return window.simulated_accept_length is None or window.simulated_accept_length == pinned
+    return window.simulated_accept_length in (None, accept_length_told(capture))
 
 
 def _speaking_ranks(capture: Capture) -> set[int]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from eaglediag.analysis.comparison import Comparison, compare
 from eaglediag.analysis.figures import interval, number, percent
-from eaglediag.analysis.measured import BatchCost
+from eaglediag.analysis.measured import BatchCost, accept_length_told
 from eaglediag.analysis.pairing import BETWEEN_STARTS, Row
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.analysis.statistics import MIN_TURNS, Estimate, estimate
@@ -241,9 +241,8 @@ def _apart(policy: Policy, comparison: Comparison, what: str) -> str:
 
 def _set(candidate: Capture) -> str:
     """Why an accept length, and a speed-up by it, is not the draft's; nothing when it is."""
-    speculation = candidate.server.speculation
-    if speculation is not None and speculation.simulated_accept_length is not None:
-        return f"the accept length is set to {number(speculation.simulated_accept_length)}, not reached by the draft"
+    if (told := accept_length_told(candidate)) is not None:
+        return f"the accept length is set to {number(told)}, not reached by the draft"
     if any(problem.code == "accept_length_pinned" for problem in candidate.problems):
         return "the accept length never moves: it looks set, not reached by the draft"
     return ""

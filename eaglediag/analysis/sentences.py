@@ -23,6 +23,9 @@ SHOWN = 60
 #: An interval of the speed-up wider than this around 1 is not called break-even.
 VAGUE = 0.1
 
+#: Behind an accept length that says nothing of the draft.
+SET = " (set, not reached by the draft)"
+
 PHASE_NAMES: dict[Phase, str] = {
     "decode": "decode",
     "verify": "verify",
@@ -216,6 +219,7 @@ def _cause(base: Arm, other: Arm, row: Row, denials: Sequence[ArmDenial], shares
         return f": a cycle costs {estimate(row.break_even_length)} decode steps; how many tokens it emits is not known"
     cause = (
         f" because a cycle costs {estimate(row.break_even_length)} decode steps and emits {estimate(accepted)} tokens"
+        f"{SET if other.accept_length_set else ''}"
     )
     if row.break_even and row.break_even.verdict == "impossible":
         cause += f", and can never emit more than {row.break_even.max_accept_length}"

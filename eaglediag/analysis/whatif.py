@@ -15,6 +15,7 @@ from eaglediag.analysis import breakeven
 from eaglediag.analysis.breakeven import BreakEven, Interval
 from eaglediag.analysis.figures import listed, number
 from eaglediag.analysis.graph_price import EAGER, RefusedError, graphed
+from eaglediag.analysis.measured import accept_length_told
 from eaglediag.analysis.pairing import Row
 from eaglediag.capture.model import Capture, Phase
 from eaglediag.errors import UsageError
@@ -170,7 +171,7 @@ def what_if(asked: Sequence[str], arms: Arms, comparison: Comparison) -> WhatIf:
         raise UsageError("no batch size has a break-even and an accept length", "what-if needs steps of both arms")
     answers = tuple(_answer(row, changes, comparison, arms) for row in rows)
     choosing = any(change.kind == "draft-tokens" for change in changes)
-    simulated = _simulated(arms[1])
+    simulated = accept_length_told(arms[1]) is not None
     return WhatIf(
         asked=tuple(asked),
         rows=answers,
@@ -226,7 +227,7 @@ def choose(row: Row, rows: Sequence[Row], *, simulated: bool = False) -> Choice:
 
 def _answer(row: Row, changes: Sequence[Change], comparison: Comparison, arms: Arms) -> WhatIfRow:
     assert row.break_even is not None
-    scenario = replace(_scenario(row), simulated=_simulated(arms[1]))
+    scenario = replace(_scenario(row), simulated=accept_length_told(arms[1]) is not None)
     try:
         for change in changes:
             scenario = _changed(scenario, change, comparison, arms)
@@ -255,11 +256,6 @@ def _answer(row: Row, changes: Sequence[Change], comparison: Comparison, arms: A
     )
     prediction = Prediction(step, scenario.parts, cycle, scenario.at_least, scenario.gap_at_least)
     return WhatIfRow(row.batch_size, row.break_even, after, prediction, scenario.notes)
-
-
-def _simulated(candidate: Capture) -> bool:
-    speculation = candidate.server.speculation
-    return speculation is not None and speculation.simulated_accept_length is not None
 
 
 def _scenario(row: Row) -> _Scenario:

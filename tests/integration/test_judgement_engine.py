@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,16 @@ class Arms:
     def compared(self, old: str, new: str) -> Comparison:
         return compare(self.captures[old], self.captures[new])
 
+    def started(self, starts: Sequence[tuple[str, int]]) -> Capture:
+        """A capture of these starts, by arm and turn, as if they were all there was."""
+        windows = [
+            window.model_copy(update={"repeat": turn})
+            for turn, (name, repeat) in enumerate(starts)
+            for window in self.captures[name].windows
+            if window.repeat == repeat
+        ]
+        return self.captures["old"].model_copy(update={"windows": windows})
+
 
 def slow_plugin(folder: Path) -> Path:
     metadata = folder / "slow_on_purpose-1.dist-info"
@@ -91,10 +102,21 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
     return Arms(folder, dict(zip(launches, captures, strict=True)))
 
 
-def test_equal_arms_are_never_called_better_or_worse(arms: Arms) -> None:
-    found = arms.compared("old", "same")
-    assert found.outcome in ("equal", "inconclusive"), found.headline
-    assert not found.comparability.graded("not_comparable")
+def test_equal_arms_are_not_called_better_or_worse(arms: Arms) -> None:
+    """Four starts of one server can be told apart as two and two in three ways.
+
+    A 95 % interval is wrong once in twenty, so that one verdict alone proves little. On a machine whose starts differed
+    by 10 %, one of the three was wrong in 28 of 250 draws of four starts, and never two.
+    """
+    starts = [(name, turn) for name in ("old", "same") for turn in range(2)]
+    wrong = []
+    for other in starts[1:]:
+        old = [starts[0], other]
+        found = compare(arms.started(old), arms.started([one for one in starts if one not in old]))
+        assert not found.comparability.graded("not_comparable")
+        if found.outcome not in ("equal", "inconclusive"):
+            wrong.append(found.headline)
+    assert len(wrong) <= 1, wrong
 
 
 def test_an_arm_slowed_on_purpose_is_called_worse(arms: Arms) -> None:

@@ -106,4 +106,4 @@ def test_an_error_is_one_line_without_escape_sequences(monkeypatch: pytest.Monke
         raise HostError("it said \x1b[2J\nand\r\nmore\u202e", "look")
 
     monkeypatch.setattr("eaglediag.capture.store.read", read)
-    assert eaglediag("compare", "a", "b").err == "eaglediag: it said \\x1b[2J and\\r more\\u202e; look\n"
+    assert eaglediag("compare", "a", "b").err == "eaglediag: it said \\x1b[2J and more\\u202e; look\n"

@@ -145,7 +145,7 @@ def test_watching_writes_nothing(recorded: Path, option: str) -> None:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture whose steps, in parcels of this size, take seconds."""
-    eagle, _, path = with_steps(tmp_path_factory.mktemp("long"), [(f"c{n}", raw_rows(steps=400)) for n in range(50)])
+    eagle, _, path = with_steps(tmp_path_factory.mktemp("long"), [("c1", raw_rows(steps=20_000))])
     store.write(eagle, path)
     return path
 
