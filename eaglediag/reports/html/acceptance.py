@@ -14,6 +14,8 @@ from eaglediag.reports.html.drawing import CHARACTER, Canvas, Scale
 from eaglediag.reports.html.figure import METHODS, Figure, Material
 from eaglediag.reports.tables import Table
 
+#: The agent marks what it recorded by how it took times, which accept lengths have no part in.
+ON_HOST = ("host_clock", "cuda_event")
 #: More bars than this no screen shows.
 MOST = 64
 
@@ -54,7 +56,7 @@ def figure(material: Material) -> Figure | None:
         says=f"{said}.",
         draw=draw,
         table=_table(told, most),
-        measured=f"{METHODS[_method(material)]}, one accept length for each request of each verify pass; the bonus "
+        measured=f"{_recorded(material)}, one accept length for each request of each verify pass; the bonus "
         "token is counted in the accept length and is no position of the chain.",
         findings=("acceptance", "lossy_acceptance", "simulated_acceptance"),
     )
@@ -69,13 +71,14 @@ def panels(cost: BatchCost, most: int) -> tuple[list[Bar], list[Bar]]:
     return positions, [Bar(i, count / passes, count) for i, count in enumerate(histogram, start=1)]
 
 
-def _method(material: Material) -> str:
+def _recorded(material: Material) -> str:
+    """Where the accept lengths are from, in words."""
     for window in material.candidate.capture.windows:
         for rank in window.ranks:
             for batch in rank.batches:
                 if batch.accept is not None:
-                    return batch.accept.method
-    return "derived"
+                    return "what verify returned" if batch.accept.method in ON_HOST else METHODS[batch.accept.method]
+    return METHODS["derived"]
 
 
 def _table(costs: list[BatchCost], most: int) -> Table:

@@ -66,11 +66,12 @@ def in_words(found: Sequence[Sample]) -> str:
     mhz = [value for one in found for value in one.mhz]
     watts = [value for one in found for value in one.watts]
     slowed = slowing(found)
-    parts = (_range(mhz, "MHz"), _range(watts, "W a GPU"), f"slowed by {slowed}" if slowed else "")
+    parts = (span(mhz, "MHz"), span(watts, "W a GPU"), f"slowed by {slowed}" if slowed else "")
     return ", ".join(part for part in parts if part)
 
 
-def _range(values: Sequence[float], unit: str) -> str:
+def span(values: Sequence[float], unit: str) -> str:
+    """`1410 to 1980 MHz`, or `1980 MHz`; "" without values."""
     if not values:
         return ""
     ends = dict.fromkeys((f"{min(values):.0f}", f"{max(values):.0f}"))

@@ -93,7 +93,7 @@ def _said(drawn: Drawn, devices: int) -> str:
     clocks = [mhz for one in drawn.samples for mhz in one.mhz]
     slowed = gpus.slowing(drawn.samples)
     said += f"; {devices} GPUs" if devices > 1 else "; the GPU"
-    said += f" at {min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else " without clock samples"
+    said += f" at {gpus.span(clocks, 'MHz')}" if clocks else " without clock samples"
     return said + (f", slowed by {slowed}" if slowed else ", never slowed")
 
 
