@@ -20,7 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -278,6 +278,8 @@ def _interrupts_held() -> Iterator[None]:
 
     One that it ended half-way could leave the others and the parent waiting for each other.
     """
+    # It would be started with the first worker, and let Ctrl-C through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
