@@ -31,8 +31,9 @@ H200 = {
     "#batches .wide": "h200-batches",
 }
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "h200-2026-11-29" / "alone"
+#: A denial takes two rows.
 FIRST_DENIAL = """
-for (const row of [...document.querySelectorAll("#denials tbody tr")].slice(1)) row.remove();
+for (const row of [...document.querySelectorAll("#denials tbody tr")].slice(2)) row.remove();
 for (const more of document.querySelectorAll("#denials details")) more.open = true;
 """
 #: Perfetto's timeline, without what is around it.
