@@ -21,6 +21,7 @@ Route = Literal["plugin", "sitecustomize"]
 NEEDED_MB = 200
 #: The oldest release whose names the payload knows.
 OLDEST = Version("0.5.2")
+PIP_EXEC = "'''exec' "
 _PYTHON = re.compile(r"(.*/)?(python|pypy)[\w.]*")
 
 
@@ -91,7 +92,7 @@ def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
     wanted = python or launch.python
     script = (
         f"p=$(command -v {shlex.quote(wanted)}) || exit 3; "
-        'l=$(head -c 200 "$p" 2>/dev/null | head -n 1 | tr -d "\\000"); '
+        'l=$(head -c 4096 "$p" 2>/dev/null | head -n 2 | tr -d "\\000"); '
         'case "$l" in "#!"*python*) echo "$l";; *) echo "$p";; esac'
     )
     path = launch.environment.get("PATH")
@@ -103,7 +104,10 @@ def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
             f"{host.label}: {wanted} is not there",
             "give the full path of the server's Python in --launch or with --python",
         )
-    named = lines[-1][2:].split() if lines[-1].startswith("#!") else lines[-1:]
+    named = lines[-1:]
+    if lines[0].startswith("#!"):
+        # Where a path is too long for the first line, pip lets a shell start the Python of the second.
+        named = " ".join([lines[0][2:], *(line for line in lines[1:] if line.startswith(PIP_EXEC))]).split()
     found = next(filter(_PYTHON.fullmatch, named), python and named[0])
     if not found:
         raise InstrumentationError(

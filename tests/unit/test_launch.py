@@ -98,6 +98,7 @@ def test_a_server_over_several_nodes() -> None:
         ("#!/opt/venv/bin/python3.12", "/opt/venv/bin/python3.12"),
         ("#! /usr/bin/env python3", "python3"),
         ("#!/usr/bin/env -S uv run python", "python"),
+        ("#!/bin/sh\n'''exec' /srv/long/venv/bin/python3 \"$0\" \"$@\"\n' '''", "/srv/long/venv/bin/python3"),
     ],
 )
 def test_a_script_names_its_python(first_line: str, found: str, tmp_path: Path) -> None:
