@@ -94,7 +94,10 @@ class Session:
         self.status = "partial"
         code = {EaglediagError: "ended_early", KeyboardInterrupt: "interrupted"}
         name = next((value for kind, value in code.items() if isinstance(error, kind)), "failed")
-        message = error.message if isinstance(error, EaglediagError) else f"{type(error).__name__} {error}".strip()
+        if isinstance(error, KeyboardInterrupt):
+            message = "interrupted before all was measured"
+        else:
+            message = error.message if isinstance(error, EaglediagError) else f"{type(error).__name__} {error}".strip()
         self.problems.append(Problem(code=name, message=message, advice=getattr(error, "advice", "")))
 
     def _run(self, hosts: Sequence[Host], stack: ExitStack) -> None:
@@ -238,17 +241,19 @@ class Session:
         label = f"concurrency {concurrency}"
         self.progress("measuring", label, 0.0)
         agents.command("start")
-        result: Result | None = None
+        whole = False
         try:
-            result = client.run(
+            client.run(
                 concurrency,
                 count,
                 on_done=lambda done: self.progress("measuring", f"{label}, {done} of {count} requests", done / count),
             )
+            whole = True
         finally:
             # Also after Ctrl-C: what was recorded until then is worth keeping, if the server is still there.
-            if result is not None or server.running:
-                self._collect(agents, name, concurrency, result, accept_length)
+            result = client.result
+            if whole or server.running:
+                self._collect(agents, name, concurrency, result, accept_length, whole)
         server.check()
         if result.failed and len(result.failed) == len(result.requests):
             raise InstrumentationError(
@@ -267,8 +272,15 @@ class Session:
         self.on_window(self)
 
     def _collect(
-        self, agents: Agents, name: str, concurrency: int, result: Result | None, accept_length: float | None
+        self,
+        agents: Agents,
+        name: str,
+        concurrency: int,
+        result: Result,
+        accept_length: float | None,
+        whole: bool,
     ) -> None:
+        """Add the window. Of a load that was cut off the throughput is not given: requests were under way."""
         self.progress("collecting", f"concurrency {concurrency}")
         agents.command("stop")
         recorded, replies = agents.collect(name)
@@ -292,11 +304,11 @@ class Session:
                 id=name,
                 concurrency=concurrency,
                 repeat=self.plan.repeat,
-                started=result.started if result else time.time(),
-                duration_s=round(result.duration_s, 4) if result else 0.0,
-                throughput=round(result.throughput, 4) if result and result.throughput else None,
-                requests=result.requests if result else [],
-                failed_requests=len(result.failed) if result else 0,
+                started=result.started,
+                duration_s=round(result.duration_s, 4),
+                throughput=round(result.throughput, 4) if whole and result.throughput else None,
+                requests=result.requests,
+                failed_requests=len(result.failed),
                 simulated_accept_length=accept_length,
                 ranks=[rank_window(rows) for rows in recorded],
                 rank_skew=rank_skew(recorded, groups),

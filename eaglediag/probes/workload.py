@@ -159,6 +159,7 @@ class Client:
     """Sends requests to the server through the host's connection, one connection a thread; `turn` is held meanwhile.
 
     Once `stopped` is set no further request is sent. `model` is the name that chat requests give; SGLang takes any.
+    `result` is what the last load got, as far as it came.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class Client:
         self.address = address
         self.model = model
         self.stopped = threading.Event()
+        self.result = Result(0.0, 0.0)
         self.load = load
         self.turn = turn or nullcontext()
         self.endpoint: Endpoint = load.endpoint
@@ -215,7 +217,8 @@ class Client:
     ) -> Result:
         """Send `count` requests, `concurrency` at a time. A request that fails is kept with its error.
 
-        Raises HostError when the connection to the host is lost.
+        Raises HostError when the connection to the host is lost. An exception that comes from outside, as Ctrl-C does,
+        stops the load: a server that is asked to end waits for its requests.
         """
         pending = self._numbered(count)
         lock = threading.Lock()
@@ -256,19 +259,27 @@ class Client:
                 connection.close()
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(concurrency, count))]
-        with self.turn:
-            started, begin = time.time(), time.monotonic()
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                # Not a bare join: Ctrl-C must get through while the load runs.
-                while thread.is_alive():
-                    thread.join(0.2)
+        started, begin = time.time(), time.monotonic()
+        try:
+            with self.turn:
+                started, begin = time.time(), time.monotonic()
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    # Not a bare join: Ctrl-C must get through while the load runs.
+                    while thread.is_alive():
+                        thread.join(0.2)
+        except BaseException:
+            self.stopped.set()
+            raise
+        finally:
             spent = time.monotonic() - begin
+            with lock:
+                order = sorted(requests)
+                self.result = Result(started, spent, [requests[n] for n in order], [texts[n] for n in order])
         if lost:
             raise lost[0]
-        order = sorted(requests)
-        return Result(started, spent, [requests[n] for n in order], [texts[n] for n in order])
+        return self.result
 
     def _numbered(self, count: int) -> Iterator[tuple[int, Prompt]]:
         """The same prompts in the same order for every window and arm."""

@@ -279,8 +279,12 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(
     assert "Traceback" not in err
     capture = store.read(output)
     assert capture.status == "partial"
-    assert [problem.code for problem in capture.problems if problem.code != "preflight"] == ["interrupted"]
-    assert capture.windows[0].ranks[0].steps_recorded > 20
+    [problem] = [problem for problem in capture.problems if problem.code != "preflight"]
+    assert (problem.code, problem.message) == ("interrupted", "interrupted before all was measured")
+    [window] = capture.windows
+    assert window.ranks[0].steps_recorded > 20
+    assert len(window.requests) >= 5
+    assert window.throughput is None
     assert_gone(port)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,3 +127,28 @@ def test_a_failed_request_is_kept_and_the_rest_goes_on(engine: ThreadingHTTPServ
     result = client(engine, endpoint="generate").run(3, 45)
     assert len(result.requests) == 45
     assert [request.error for request in result.failed] == ["HTTP 400: no"]
+
+
+def test_ctrl_c_stops_the_load_and_keeps_what_was_answered(
+    engine: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = threading.Thread.join
+
+    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
+        join(thread, timeout)
+        if timeout == 0.2 and len(Engine.seen) > 5:
+            raise KeyboardInterrupt
+
+    one = client(engine, endpoint="generate")
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.run(2, 100_000)
+    monkeypatch.undo()
+    assert one.stopped.is_set()
+    assert 0 < len(one.result.requests) < 100_000
+    assert one.result.duration_s > 0
+    while any(thread.name.endswith("(work)") for thread in threading.enumerate()):
+        time.sleep(0.02)  # what was under way is answered
+    sent = len(Engine.seen)
+    time.sleep(0.2)
+    assert len(Engine.seen) == sent
