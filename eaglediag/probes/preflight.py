@@ -93,7 +93,7 @@ def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
     script = (
         f"p=$(command -v {shlex.quote(wanted)}) || exit 3; "
         'l=$(head -c 4096 "$p" 2>/dev/null | head -n 2 | tr -d "\\000"); '
-        'case "$l" in "#!"*python*) echo "$l";; *) echo "$p";; esac'
+        'echo "$p"; case "$l" in "#!"*) echo "$l";; esac'
     )
     path = launch.environment.get("PATH")
     prefix = [f"PATH={path}"] if path else []
@@ -104,11 +104,11 @@ def find_python(host: Host, launch: LaunchCommand, python: str | None) -> str:
             f"{host.label}: {wanted} is not there",
             "give the full path of the server's Python in --launch or with --python",
         )
-    named = lines[-1:]
-    if lines[0].startswith("#!"):
-        # Where a path is too long for the first line, pip lets a shell start the Python of the second.
-        named = " ".join([lines[0][2:], *(line for line in lines[1:] if line.startswith(PIP_EXEC))]).split()
-    found = next(filter(_PYTHON.fullmatch, named), python and named[0])
+    place, *script_lines = lines
+    # Where a path is too long for a script's first line, pip lets a shell start the Python of the second.
+    starting = [line.removeprefix("#!") for line in script_lines if line.startswith(("#!", PIP_EXEC))]
+    named = " ".join(starting).split() or [place]
+    found = next(filter(_PYTHON.fullmatch, named), python and place)
     if not found:
         raise InstrumentationError(
             f"{host.label}: {wanted} is neither Python nor a script of one",

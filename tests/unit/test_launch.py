@@ -117,6 +117,14 @@ def test_another_program_is_not_taken_for_python(launch: str) -> None:
         assert find_python(host, LaunchCommand.parse(launch), sys.executable) == sys.executable
 
 
+def test_a_wrapper_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:
+    wrapper = tmp_path / "venv-python"
+    wrapper.write_text('#!/bin/sh\nPYTHONPATH=/srv exec /usr/bin/python3 "$@"\n')
+    wrapper.chmod(0o755)
+    with LocalHost() as host:
+        assert find_python(host, LaunchCommand.parse("ls"), str(wrapper)) == str(wrapper)
+
+
 def test_a_folder_that_cannot_be_made_and_a_python_that_is_none_are_told_apart(tmp_path: Path) -> None:
     with LocalHost() as host:
         with pytest.raises(HostError, match="cannot write into"):
