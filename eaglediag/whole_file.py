@@ -17,9 +17,10 @@ OPEN_ALREADY = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` at the end; nothing does when an exception ends it before.
 
-    What is no plain file, as a pipe or standard output, is written as it comes. Raises OSError.
+    What is no plain file, as a pipe or standard output, is written as it comes, and so is a file that no other can
+    stand in for. Raises OSError.
     """
-    if path.parent in OPEN_ALREADY or (path.exists() and not path.is_file()):
+    if path.parent in OPEN_ALREADY or (path.exists() and not _replaceable(path.resolve())):
         with path.open("wb") as stream:
             yield stream
         return
@@ -35,6 +36,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _replaceable(target: Path) -> bool:
+    """Whether it may be written, is ours, has no other name, and lies where a new file can be made."""
+    there = target.stat()
+    ours = there.st_uid == os.geteuid() and there.st_nlink == 1
+    return target.is_file() and ours and os.access(target, os.W_OK) and os.access(target.parent, os.W_OK)
 
 
 def _mode(target: Path) -> int:

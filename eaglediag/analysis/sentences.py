@@ -130,13 +130,14 @@ def _deciding_local(frame: Frame) -> str:
     return evaluated[-1].id if evaluated and isinstance(evaluated[-1], ast.Name) else ""
 
 
-def breakeven_sentence(answer: BreakEven, where: str = "") -> str:
-    """The verdict of a break-even question in one sentence."""
+def breakeven_sentence(answer: BreakEven, where: str = "", accept_length_set: bool = False) -> str:
+    """The verdict of a break-even question in one sentence. An accept length that was set is not called reached."""
     at = f" at {where}" if where else ""
     least = "at least " if answer.missing else ""
     break_even = _trimmed(answer.break_even_accept_length, answer.break_even_interval)
     needs = f"break-even needs an accept length of {least}{break_even}"
-    reached = f"{_trimmed(answer.accept_length, answer.accept_length_interval)} is reached"
+    how = "is set" if accept_length_set else "is reached"
+    reached = f"{_trimmed(answer.accept_length, answer.accept_length_interval)} {how}"
     match answer.verdict:
         case "impossible":
             return (

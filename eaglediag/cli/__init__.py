@@ -17,7 +17,7 @@ def main() -> None:
     from eaglediag.cli.app import app
     from eaglediag.errors import EaglediagError, Interrupted, ReaderGone
 
-    if threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         # A job that is cancelled is interrupted too: what was measured is kept, and nothing stays behind.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

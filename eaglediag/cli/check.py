@@ -51,13 +51,17 @@ def check(
 
     from eaglediag.analysis import policy as gates
     from eaglediag.capture import store
+    from eaglediag.cli.outputs import outputs
 
     asked = _policy(policy)
     if on_inconclusive is not None:
         asked = replace(asked, on_inconclusive=on_inconclusive.value)
+    inputs = [path for path in (capture, baseline, previous, policy) if path is not None]
+    places = outputs({"--junit": junit, "--markdown": markdown}, inputs)
+    plain, candidate = store.read_pair(baseline, capture)
     older = store.read(previous) if previous is not None else None
-    result = gates.check(asked, store.read(capture), store.read(baseline), older)
-    _report(result, junit, markdown, github, as_json)
+    result = gates.check(asked, candidate, plain, older)
+    _report(result, places.get("--junit"), places.get("--markdown"), github, as_json)
     raise typer.Exit(result.exit_code)
 
 

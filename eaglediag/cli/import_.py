@@ -43,7 +43,7 @@ def import_(
     from eaglediag.cli.outputs import outputs
     from eaglediag.probes.evidence.assemble import assemble, read
 
-    outputs({"-o": output}, files)
+    output = outputs({"-o": output}, files)["-o"]
     with _progress(quiet) as report:
         parts = read(files, report)
     capture = assemble(parts, arm or output.name.removesuffix(".json"))

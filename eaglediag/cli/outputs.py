@@ -27,7 +27,7 @@ def outputs(asked: Mapping[str, Path | str | None], inputs: Iterable[Path]) -> d
             continue
         where = STDOUT if str(given) == "-" else Path(given)
         place = os.path.realpath(where)
-        if place in taken:
+        if place in taken and place != os.devnull:
             raise UsageError(f"{option} {given} would overwrite it: {taken[place]}", f"give {option} another file")
         taken[place] = f"{given} is written by {option}"
         found[option] = where
@@ -44,5 +44,7 @@ def write_text(where: str, render: Callable[[TextIO], object], option: str) -> N
             text = TextIOWrapper(stream, encoding="utf-8")
             render(text)
             text.detach()
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UsageError(f"cannot write {where}: {error.strerror}", f"choose another {option}") from error

@@ -99,7 +99,8 @@ def write_page(paths: list[Path], read: list[Capture], result: Comparison | None
         progress("drawing")
         material = Material(sides[-1], sides[0] if len(sides) == 2 else None, result)
         write_text(str(where), lambda out: html.render(material, out), "--html")
-    typer.echo("\n".join([f"wrote {where}", *lacking]), err=True)
+    for line in ([] if str(where) == "-" else [f"wrote {where}"]) + lacking:
+        typer.echo(line, err=True)
 
 
 def _markdown(read: list[Capture], result: Comparison | None, out: TextIO) -> None:

@@ -29,7 +29,7 @@ def write(document: Mapping[str, object], out: TextIO) -> None:
     out.write("\n")
 
 
-def break_even(answer: BreakEven) -> Json:
+def break_even(answer: BreakEven, accept_length_set: bool = False) -> Json:
     """A break-even answer. `missing` lists the parts of the cycle that were not given."""
     return {
         "break_even_accept_length": answer.break_even_accept_length,
@@ -38,7 +38,7 @@ def break_even(answer: BreakEven) -> Json:
         "speedup": answer.speedup,
         "speedup_interval": _interval(answer.speedup_interval),
         "verdict": answer.verdict,
-        "summary": breakeven_sentence(answer),
+        "summary": breakeven_sentence(answer, accept_length_set=accept_length_set),
         "max_accept_length": answer.max_accept_length,
         "accept_length": answer.accept_length,
         "accept_length_interval": _interval(answer.accept_length_interval),
@@ -54,16 +54,20 @@ def break_even(answer: BreakEven) -> Json:
 
 def break_even_by_batch(result: Comparison, found: Sequence[Crossing]) -> Json:
     """The break-even of two captures: the headline's batch size on top, every measured one under `by_batch_size`."""
+    told = result.candidate.accept_length_set
     document: Json = {"outcome": result.outcome, "comparability": _comparability(result.comparability)}
+    document["accept_length_set"] = told
     if (answer := result.main.break_even) is not None:
-        document |= break_even(answer)
+        document |= break_even(answer, told)
     if isinstance(result.main, Row):
         document["batch_size"] = result.main.batch_size
     else:
         document["concurrency"] = result.main.concurrency
-    rows = [{"batch_size": row.batch_size, **break_even(row.break_even)} for row in result.rows if row.break_even]
+    rows = [{"batch_size": row.batch_size, **break_even(row.break_even, told)} for row in result.rows if row.break_even]
     loads = [
-        {"concurrency": load.concurrency, **break_even(load.break_even)} for load in result.loads if load.break_even
+        {"concurrency": load.concurrency, **break_even(load.break_even, told)}
+        for load in result.loads
+        if load.break_even
     ]
     sweep = [{**asdict(one), "computed": _estimate(one.computed), "apart": one.apart} for one in found]
     return {**document, "by_batch_size": rows, "by_concurrency": loads, "sweep": sweep}
@@ -106,8 +110,8 @@ def comparison(result: Comparison) -> Json:
         "comparability": _comparability(result.comparability),
         "baseline": _arm(result.baseline),
         "candidate": _arm(result.candidate),
-        "by_batch_size": [_row(row) for row in result.rows],
-        "by_concurrency": [_load(load) for load in result.loads],
+        "by_batch_size": [_row(row, result.candidate.accept_length_set) for row in result.rows],
+        "by_concurrency": [_load(load, result.candidate.accept_length_set) for load in result.loads],
         "skipped": [{"batch_size": one.batch_size, "why": one.why} for one in result.skipped],
         "shares": [asdict(one) for one in result.shares],
         "findings": [asdict(one) for one in result.findings],
@@ -180,16 +184,22 @@ def _prediction(one: Prediction) -> Json:
 
 
 def _arm(arm: Arm) -> Json:
-    return {"name": arm.name, "label": arm.label, "speculative": arm.speculative, "graph_share": dict(arm.graph_share)}
+    return {
+        "name": arm.name,
+        "label": arm.label,
+        "speculative": arm.speculative,
+        "graph_share": dict(arm.graph_share),
+        "accept_length_set": arm.accept_length_set,
+    }
 
 
-def _row(row: Row) -> Json:
+def _row(row: Row, accept_length_set: bool) -> Json:
     return {
         "batch_size": row.batch_size,
         "outcome": row.outcome,
         "baseline": _batch(row.baseline),
         "candidate": _batch(row.candidate),
-        "break_even": break_even(row.break_even) if row.break_even else None,
+        "break_even": break_even(row.break_even, accept_length_set) if row.break_even else None,
         "speedup": _estimate(row.speedup),
         "speedup_seen": _estimate(row.seen),
         "reconciliation": row.reconciliation,
@@ -197,7 +207,7 @@ def _row(row: Row) -> Json:
     }
 
 
-def _load(load: Load) -> Json:
+def _load(load: Load, accept_length_set: bool) -> Json:
     return {
         "concurrency": load.concurrency,
         "outcome": load.outcome,
@@ -205,7 +215,7 @@ def _load(load: Load) -> Json:
         "candidate_throughput": load.candidate.throughput,
         "requests": [load.baseline.requests, load.candidate.requests],
         "speedup": _estimate(load.speedup),
-        "break_even": break_even(load.break_even) if load.break_even else None,
+        "break_even": break_even(load.break_even, accept_length_set) if load.break_even else None,
     }
 
 

@@ -132,7 +132,8 @@ def render_break_even(result: Comparison, found: Sequence[Crossing], out: Consol
     judged = [(f"batch {row.batch_size}", row.break_even) for row in result.rows]
     for where, answer in judged or [(f"concurrency {load.concurrency}", load.break_even) for load in result.loads]:
         if answer is not None:
-            out.print(Text(breakeven_sentence(answer, where), style=STYLES.get(answer.verdict or "", "bold")))
+            said = breakeven_sentence(answer, where, result.candidate.accept_length_set)
+            out.print(Text(said, style=STYLES.get(answer.verdict or "", "bold")))
     out.print()
     _table(tables.break_evens(result), out)
     if found:

@@ -17,7 +17,7 @@ _OBEYED = re.compile(
     r"[\w.+-]*@[\w/.-]+"
     r"|(?:[\w.-]+/)?[\w.-]*#\d+|\b(?i:GH)-\d+"
     r"|\b[a-zA-Z][a-zA-Z0-9+.-]*://[\w./:%?=,+@~#-]*|\b(?i:www)\.[\w./:%?=,+@~#-]*"
-    r"|(?<![0-9]):[\w+-]+:"
+    r"|(?<![\w.]):[\w+-]+:(?!\w)"
 )
 #: What makes a heading, a rule, a quotation or a list of the line that it begins.
 _BEGINNING = re.compile(r"[-+](?=\s|$)|[-=](?=[-=\s]*$)|\d+(?=[.)](?:\s|$))")

@@ -262,6 +262,17 @@ def test_json_and_exit_codes(files: tuple[Path, Path], tmp_path: Path) -> None:
         assert json.loads(ran.out)["exit_code"] == code
 
 
+def test_denials_of_a_baseline_of_the_same_name_are_not_the_candidates(tmp_path: Path) -> None:
+    baseline, eagle = winning()
+    baseline.arm, baseline.denials = eagle.arm, [denial("decode", 1)]
+    paths = [tmp_path / "old.json", tmp_path / "new.json"]
+    for path, one in zip(paths, (baseline, eagle), strict=True):
+        store.write(one, path)
+    (tmp_path / "policy.toml").write_text("allowed-denials = []\n")
+    ran = eaglediag("check", paths[1], "--baseline", paths[0], "--policy", tmp_path / "policy.toml")
+    assert ran.code == 0, ran.out
+
+
 def test_where_a_policy_comes_from(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "speed-up at batch 1" in eaglediag("check", files[0], "--baseline", files[1]).out

@@ -107,6 +107,8 @@ def test_breakeven_says_that_the_accept_length_was_set(tmp_path: Path) -> None:
     paths = written(tmp_path, baseline, eagle)
     ran = eaglediag("breakeven", paths[1], "--baseline", paths[0])
     assert "the accept length is pinned to 2.00, not the draft's own" in ran.out
+    assert "2.00 is set" in " ".join(ran.out.split())
+    assert "is reached" not in ran.out
 
 
 def test_breakeven_gives_no_digits_that_the_interval_does_not(tmp_path: Path) -> None:

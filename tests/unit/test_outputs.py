@@ -49,6 +49,45 @@ def test_a_link_goes_on_being_one(tmp_path: Path) -> None:
     assert (link.is_symlink(), path.read_bytes()) == (True, b"new")
 
 
+def test_what_no_other_file_can_stand_in_for_is_written_in_place(tmp_path: Path) -> None:
+    path, other = tmp_path / "x", tmp_path / "other name"
+    path.write_bytes(b"old")
+    other.hardlink_to(path)
+    with whole_file(path) as stream:
+        stream.write(b"new")
+    assert other.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_owners_and_permissions_are_kept(tmp_path: Path) -> None:
+    """As another user: a read-only file stays, and a writable one in a folder that takes no new files is written."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, mode in (("fixed", 0o444), ("free", 0o644)):
+        (folder / name).write_text("old")
+        os.chown(folder / name, 65534, 65534)
+        (folder / name).chmod(mode)
+    with whole_file(folder / "free") as stream:
+        stream.write(b"by root")
+    assert (folder / "free").stat().st_uid == 65534
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_mode & 0o005 != 0o005:
+            parent.chmod(0o755)
+    script = (
+        "import os, sys; from pathlib import Path; from eaglediag.whole_file import whole_file; os.setuid(65534)\n"
+        "for name in ('fixed', 'free'):\n"
+        "    try:\n"
+        "        with whole_file(Path(sys.argv[1]) / name) as stream: stream.write(b'new')\n"
+        "    except PermissionError: print('refused', name)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=True)
+    assert (ran.stdout, (folder / "fixed").read_text(), (folder / "free").read_text()) == (
+        "refused fixed\n",
+        "old",
+        "new",
+    )
+
+
 @pytest.mark.parametrize("damage", [b"", b"not gzip"])
 def test_an_export_that_fails_leaves_the_old_file(recorded: Path, damage: bytes) -> None:
     out = recorded.with_name("t.json")
@@ -72,6 +111,8 @@ def test_nothing_is_written_over_an_input_or_twice(recorded: Path, tmp_path: Pat
         ("report", recorded, "--markdown", recorded),
         ("compare", recorded, recorded, "--markdown", recorded),
         ("import", recorded, "-o", recorded),
+        ("check", recorded, "--baseline", recorded, "--junit", recorded),
+        ("check", recorded, "--baseline", recorded, "--junit", tmp_path / "x", "--markdown", tmp_path / "x"),
         ("report", recorded, "--html", steps),
         ("report", recorded, "--issue", recorded, "--yes"),
     ):
@@ -118,6 +159,15 @@ def test_a_reader_that_is_gone_is_no_failed_gate(tmp_path: Path, more: tuple[str
     ran = subprocess.run(
         [sys.executable, "-m", "eaglediag", "report", *paths, *more], stdout=writing, stderr=subprocess.PIPE
     )
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, b"")
+
+
+def test_a_file_that_nobody_reads_any_more(recorded: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "eaglediag", "report", str(recorded), "--html", "/dev/stdout"]
+    ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (ran.returncode, ran.stderr) == (141, b"")
 
