@@ -199,10 +199,7 @@ def _grid(seen: Seen, most: int) -> list[int]:
 def _captured(seen: Seen) -> list[int]:
     """The sizes captured for the denial's phase, in requests; none when the capture does not say."""
     graphs = seen.server.captured.get(seen.denial.phase)
-    if graphs is None:
-        return []
-    width = (graphs.tokens_per_request or 1) if graphs.unit == "tokens" else 1
-    return [size // width for size in graphs.sizes]
+    return [] if graphs is None else graphs.requests
 
 
 def _cost(seen: Seen, more: int) -> str:

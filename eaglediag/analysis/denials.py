@@ -119,7 +119,7 @@ def _advice(denial: Denial, server: Server, alone: bool | None = None) -> Advice
     graphs = server.captured.get(denial.phase)
     if graphs is None or not graphs.sizes or denial.batch_size is None:
         return None
-    largest = max(graphs.sizes) // ((graphs.tokens_per_request or 1) if graphs.unit == "tokens" else 1)
+    largest = max(graphs.requests)
     return room_for(denial.batch_size, largest, denial.phase, server, alone) if denial.batch_size > largest else None
 
 

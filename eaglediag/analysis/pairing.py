@@ -50,6 +50,11 @@ class Row:
         return self.seen if self.speedup.interval is None and self.seen is not None else self.speedup
 
     @property
+    def below_one(self) -> bool:
+        """Whether a whole cycle seems to take less time than one plain step: likelier a fault than a fact."""
+        return self.break_even_length is not None and self.break_even_length.value < 1
+
+    @property
     def few_starts(self) -> bool:
         """Whether an arm was started too few times to show what differs between starts."""
         return min(len(cost.resampled.starts) for cost in (self.baseline, self.candidate)) < MIN_TURNS

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from eaglediag.analysis.comparison import Comparison, compare
 from eaglediag.analysis.figures import interval, number, percent
-from eaglediag.analysis.measured import BatchCost, accept_length_told
+from eaglediag.analysis.measured import Arm, BatchCost, accept_length_told
 from eaglediag.analysis.pairing import BETWEEN_STARTS, Row
 from eaglediag.analysis.sentences import PHASE_NAMES, condition
 from eaglediag.analysis.statistics import MIN_TURNS, Estimate, estimate
@@ -158,7 +158,7 @@ def check(policy: Policy, candidate: Capture, baseline: Capture, older: Capture 
     gates = [
         *_comparable(policy, against, previous),
         *_complete(candidate, others),
-        *_rows(policy, against, _set(candidate)),
+        *_rows(policy, against, _set(candidate, against.candidate)),
         *(_regressions(policy, previous) if previous else ()),
         *_graphs(policy, against),
         *_denials(policy, against),
@@ -239,19 +239,18 @@ def _apart(policy: Policy, comparison: Comparison, what: str) -> str:
     return f"not comparable with the {what}: {'; '.join(one.what for one in grave)}" if grave else ""
 
 
-def _set(candidate: Capture) -> str:
+def _set(candidate: Capture, arm: Arm) -> str:
     """Why an accept length, and a speed-up by it, is not the draft's; nothing when it is."""
     if (told := accept_length_told(candidate)) is not None:
         return f"the accept length is set to {number(told)}, not reached by the draft"
-    if any(problem.code == "accept_length_pinned" for problem in candidate.problems):
-        return "the accept length never moves: it looks set, not reached by the draft"
-    return ""
+    return "the accept length never moves: it looks set, not reached by the draft" if arm.accept_length_set else ""
 
 
 def _too_cheap(row: Row | None) -> str:
     """Why a row's break-even is not believed; nothing when it may be."""
-    below = row is not None and row.break_even_length is not None and row.break_even_length.value < 1
-    return "a cycle seems to take less time than one decode step: measure both again" if below else ""
+    if row is None or not row.below_one:
+        return ""
+    return "a cycle seems to take less time than one decode step: measure both again"
 
 
 def _unless(gate: Gate, *reasons: str) -> Gate:

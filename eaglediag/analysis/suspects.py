@@ -62,7 +62,7 @@ def _irreconcilable(rows: Sequence[Row]) -> Iterator[Problem]:
 
 def _below_one(rows: Sequence[Row]) -> Iterator[Problem]:
     for row in rows:
-        if row.break_even_length is not None and row.break_even_length.value < 1:
+        if row.below_one:
             yield Problem(
                 code="break_even_below_one",
                 message=f"batch {row.batch_size}: a whole cycle seems to take less time than one plain decode step "

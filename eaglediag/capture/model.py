@@ -342,6 +342,12 @@ class CapturedGraphs(Strict):
     seconds: float | None = None
     method: Method = "log_line"
 
+    @property
+    def requests(self) -> list[int]:
+        """The sizes, in requests."""
+        width = (self.tokens_per_request or 1) if self.unit == "tokens" else 1
+        return [size // width for size in self.sizes]
+
 
 class Server(Strict):
     """The engine and what it was told."""

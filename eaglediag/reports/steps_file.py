@@ -217,38 +217,37 @@ def parcels(path: Path, reading: Reading | None = None) -> Iterator[Parcel]:
     section: Section | None = None
     number = 0
     try:
-        size = max(1, path.stat().st_size)
-        with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as stream:
-            rest = b""
-            while text := stream.read(PARCEL_BYTES):
-                text = rest + text
-                # A step's row ends its phases: cut behind one, so that a parcel holds whole steps.
-                last = text.rfind(b'\n["step"', 0, text.rfind(b"\n"))
-                end = text.find(b"\n", last + 1) + 1 if last >= 0 else 0
-                if not end and len(text) > 2 * PARCEL_BYTES:
-                    raise _damaged(path.name, "a step without an end")
-                rest = text[end:]
-                for begun, lines in _sections(text[:end], section, path.name):
-                    if begun != section:
-                        number = 0
-                    section = begun
-                    if reading is not None:
-                        reading.count(section, lines)
-                    yield Parcel(section, lines, number, path.name)
-                    number += 1
+        for text in _whole_steps(path, reading):
+            for begun, lines in _sections(text, section, path.name):
+                number = number + 1 if begun == section else 0
+                section = begun
                 if reading is not None:
-                    reading.told(min(1.0, raw.tell() / size))
-            if rest and not rest.endswith(b"\n"):
-                raise _damaged(path.name, "it ends in the middle of a line")
-            for begun, lines in _sections(rest, section, path.name):
-                if reading is not None:
-                    reading.count(begun, lines)
-                yield Parcel(begun, lines, number if begun == section else 0, path.name)
-                number += 1
+                    reading.count(section, lines)
+                yield Parcel(section, lines, number, path.name)
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path.name, str(error)) from error
     if reading is not None:
         reading.check(path.name)
+
+
+def _whole_steps(path: Path, reading: Reading | None) -> Iterator[bytes]:
+    """The file's text, in pieces that end behind a step: its row ends its phases, so that a piece holds whole steps."""
+    size = max(1, path.stat().st_size)
+    with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as stream:
+        rest = b""
+        while text := stream.read(PARCEL_BYTES):
+            text = rest + text
+            last = text.rfind(b'\n["step"', 0, text.rfind(b"\n"))
+            end = text.find(b"\n", last + 1) + 1 if last >= 0 else 0
+            if not end and len(text) > 2 * PARCEL_BYTES:
+                raise _damaged(path.name, "a step without an end")
+            rest = text[end:]
+            yield text[:end]
+            if reading is not None:
+                reading.told(min(1.0, raw.tell() / size))
+    if rest and not rest.endswith(b"\n"):
+        raise _damaged(path.name, "it ends in the middle of a line")
+    yield rest
 
 
 def over(path: Path, work: Callable[[Parcel], Result], reading: Reading | None = None) -> Iterator[Result]:

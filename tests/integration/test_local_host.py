@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from eaglediag.errors import HostError, UsageError
 from eaglediag.hosts import open_host
 from eaglediag.hosts.base import Host
 from tests.sshd import Sshd, free_port
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -190,7 +190,4 @@ def set_state(
 
 
 def assert_gone(pid: int) -> None:
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not Path(f"/proc/{pid}").exists(), 5)

@@ -22,6 +22,7 @@ from eaglediag.hosts.base import Ask, Host
 from eaglediag.hosts.ssh.config import Target
 from eaglediag.hosts.ssh.host import SshHost
 from tests.sshd import ALIAS, PASSPHRASE, Account, Sshd, free_port, generate_key
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.sshd
 
@@ -671,13 +672,6 @@ def readable_by_all(folder: Path) -> None:
     for parent in (folder, *folder.parents):
         if parent.stat().st_uid == os.getuid() and parent.stat().st_mode & 0o005 != 0o005:
             parent.chmod(0o755)
-
-
-def wait_for(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def assert_gone(pid: int) -> None:

@@ -16,6 +16,7 @@ from eaglediag.capture import store
 from eaglediag.whole_file import whole_file
 from tests.invoke import eaglediag
 from tests.report_material import full_pair, raw_rows, with_steps
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -215,11 +216,11 @@ def test_workers_end_with_the_export(long: Path, tmp_path: Path, how: signal.Sig
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    wait_for(lambda: len(group(process.pid)) >= 3 and any(tmp_path.glob(".s.csv.*")))
+    wait_for(lambda: len(group(process.pid)) >= 3 and any(tmp_path.glob(".s.csv.*")), 60)
     time.sleep(later_s)
     os.killpg(process.pid, how) if how == signal.SIGINT else process.send_signal(how)
     assert process.wait(60) == (99 if how == signal.SIGINT else -9)
-    wait_for(lambda: not group(process.pid))
+    wait_for(lambda: not group(process.pid), 60)
     assert not (tmp_path / "s.csv").exists()
 
 
@@ -228,10 +229,3 @@ def group(leader: int) -> list[int]:
     listing = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], check=True, capture_output=True, text=True).stdout
     rows = [line.split() for line in listing.splitlines()]
     return [int(pid) for pid, pgid, state in rows if int(pgid) == leader and not state.startswith("Z")]
-
-
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -110,10 +110,11 @@ def known_of_one(baseline: Capture, candidate: Capture) -> Iterator[str]:
         server = capture.server
         code = {f"{server.engine} release": server.release, f"{server.engine} commit": server.commit}
         facts.append(code | {f"workload {what}": value for what, value in _asked(capture.workload).items()})
-    for what in [what for what in facts[0] if what in facts[1]]:
-        known = [one[what] not in UNKNOWN for one in facts]
-        if known[0] != known[1]:
-            yield f"{what} of {(candidate if known[0] else baseline).arm}"
+    mine, theirs = facts
+    for what, value in mine.items():
+        silent = candidate if value not in UNKNOWN else baseline
+        if what in theirs and (value in UNKNOWN) != (theirs[what] in UNKNOWN):
+            yield f"{what} of {silent.arm}"
 
 
 def flags(command: Sequence[str]) -> dict[str, str]:
@@ -269,16 +270,11 @@ def _environment(one: Mapping[str, str], other: Mapping[str, str], speculation_d
 
 def _workload(baseline: Capture, candidate: Capture) -> Iterator[Difference]:
     one, other = baseline.workload, candidate.workload
-    theirs = _asked(other)
-    for what, mine in _asked(one).items():
-        yield from _differ(f"workload {what}", mine, theirs[what], "confounding", "the arms did not do the same work")
-    yield from _differ(
-        "workload random input length",
-        one.random_input_len,
-        other.random_input_len,
-        "confounding",
-        "the arms did not do the same work",
-    )
+    # Prompts of a file or our own have no such length, so that not to say one says nothing.
+    length = "random input length"
+    mine, theirs = _asked(one) | {length: one.random_input_len}, _asked(other) | {length: other.random_input_len}
+    for what, value in mine.items():
+        yield from _differ(f"workload {what}", value, theirs[what], "confounding", "the arms did not do the same work")
     yield from _differ("seed", one.seed, other.seed, "harmless", "prompts are compared by their digest")
     yield from _differ("concurrency", one.concurrency, other.concurrency, "harmless", "only shared ones are compared")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglediag.analysis.figures import interval, number, percent
 from eaglediag.analysis.findings.finding import Case, Evidence, Finding
+from eaglediag.analysis.measured import accept_length_told
 from eaglediag.analysis.pairing import Row
 from eaglediag.analysis.whatif import Choice, choose
 
@@ -19,8 +20,7 @@ MIN_PASSES = 200
 def find(case: Case) -> Iterator[Finding]:
     """All findings about acceptance."""
     yield from _settings(case)
-    speculation = case.candidate.server.speculation
-    if speculation is not None and speculation.simulated_accept_length is not None:
+    if accept_length_told(case.candidate) is not None:
         return
     rows = [row for row in case.rows if row.candidate.accept_length is not None]
     yield from _collapsed(rows)

@@ -272,10 +272,7 @@ def _largest_captured(capture: Capture, phase: Phase) -> int | None:
     graphs = capture.server.captured.get(phase) or (
         capture.server.captured.get("decode") if phase == "verify" else None
     )
-    if graphs is None or not graphs.sizes:
-        return None
-    width = graphs.tokens_per_request or 1
-    return max(graphs.sizes) // (width if graphs.unit == "tokens" else 1)
+    return max(graphs.requests) if graphs is not None and graphs.sizes else None
 
 
 def _beyond_captured(arm: Arm, capture: Capture) -> Iterator[Finding]:

@@ -70,9 +70,7 @@ def _steady(arm: Arm) -> Arm:
 def captured(capture: Capture) -> int | None:
     """The most requests for which a decode or verify graph was captured, or None when that is not known."""
     graphs = capture.server.captured.get("verify") or capture.server.captured.get("decode")
-    if graphs is None or not graphs.sizes:
-        return None
-    return max(graphs.sizes) // (graphs.tokens_per_request or 1 if graphs.unit == "tokens" else 1)
+    return max(graphs.requests) if graphs is not None and graphs.sizes else None
 
 
 def crossovers(rows: Sequence[Row]) -> list[tuple[int, int, float]]:
